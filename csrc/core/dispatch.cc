@@ -1,0 +1,93 @@
+#include "dispatch.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "isa/tables.h"
+
+namespace groupnorm {
+namespace {
+
+#if defined(GROUPNORM_HAVE_AVX512)
+constexpr const KernelTable* kAvx512 = &kAvx512Table;
+#else
+constexpr const KernelTable* kAvx512 = nullptr;
+#endif
+#if defined(GROUPNORM_HAVE_AVX2)
+constexpr const KernelTable* kAvx2 = &kAvx2Table;
+#else
+constexpr const KernelTable* kAvx2 = nullptr;
+#endif
+#if defined(GROUPNORM_HAVE_NEON)
+constexpr const KernelTable* kNeon = &kNeonTable;
+#else
+constexpr const KernelTable* kNeon = nullptr;
+#endif
+
+bool cpu_has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+bool cpu_has_avx2() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
+}
+
+bool cpu_has_neon() {
+#if defined(__aarch64__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+constexpr int kIsaCount = 4;
+
+const KernelTable* find(const char* name) {
+  int count;
+  const Isa* list = isa_list(&count);
+  for (int i = 0; i < count; ++i) {
+    if (list[i].table && list[i].supported && (!name || std::strcmp(name, list[i].name) == 0)) return list[i].table;
+  }
+  return nullptr;
+}
+
+std::atomic<const KernelTable*> g_forced{nullptr};
+
+}  // namespace
+
+const Isa* isa_list(int* count) {
+  static const Isa list[kIsaCount] = {{"avx512", kAvx512, cpu_has_avx512()},
+                                      {"avx2", kAvx2, cpu_has_avx2()},
+                                      {"neon", kNeon, cpu_has_neon()},
+                                      {"scalar", &kScalarTable, true}};
+  *count = kIsaCount;
+  return list;
+}
+
+const KernelTable* current_kernels() {
+  if (const KernelTable* forced = g_forced.load(std::memory_order_relaxed)) return forced;
+  static const KernelTable* const chosen = [] {
+    const char* name = std::getenv("GROUPNORM_ISA");
+    return find(name && *name ? name : nullptr);
+  }();
+  return chosen;
+}
+
+bool select_isa(const char* name) {
+  const KernelTable* table = name ? find(name) : nullptr;
+  if (name && !table) return false;
+  g_forced.store(table, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace groupnorm

@@ -1,0 +1,38 @@
+// Operator C, the forward (docs/math.md, "The statistics"). Input: x.
+//
+//   mean       sum x
+//   variance   sum d, sum d * d          d = x - mean, the mean rounded to the accumulator
+//   apply      y = gamma * (x - mean) * rstd + beta
+//
+// sum d is what the rounding of the mean left over: it corrects the variance, and gives the mean its
+// low part.
+
+template <class V>
+struct ForwardMean {
+  static constexpr int kInputs = 1;
+  static constexpr int kSums = 1;
+  static constexpr int kCoefs = 0;
+  static void accumulate(const V* in, const V*, V* sum) { sum[0] = add(sum[0], in[0]); }
+};
+
+template <class V>
+struct ForwardVariance {
+  static constexpr int kInputs = 1;
+  static constexpr int kSums = 2;
+  static constexpr int kCoefs = 1;  // mean
+  static void accumulate(const V* in, const V* coef, V* sum) {
+    const V d = sub(in[0], coef[0]);
+    sum[0] = add(sum[0], d);
+    sum[1] = fma(d, d, sum[1]);
+  }
+};
+
+template <class V>
+struct ForwardApply {
+  static constexpr int kInputs = 1;
+  static constexpr int kCoefs = 5;  // mean (high, low), rstd, gamma, beta
+  static V apply(const V* in, const V* coef) {
+    const V centred = sub(sub(in[0], coef[0]), coef[1]);
+    return fma(mul(centred, coef[2]), coef[3], coef[4]);
+  }
+};

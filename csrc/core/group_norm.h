@@ -1,0 +1,69 @@
+// The door to the core: three operators of Group Normalization on the memory of a CPU.
+//
+//   kGroupNormalizationGrad  A  the formula that CANN prints, gamma of x's shape   x dy gamma mean rstd -> dx
+//   kGroupNormBackward       B  the true gradient, gamma [C] or none               x dy gamma mean rstd -> dx dgamma
+//   dbeta kGroupNorm               C  the forward                                        x gamma beta -> y mean rstd
+//
+// The core does not allocate, throws nothing and keeps no state but its worker threads. Every result
+// depends on values, shape and dtype alone (kernels.h has the order of additions).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtype.h"
+#include "kernels.h"
+
+namespace groupnorm {
+
+enum class Operator : int { kGroupNormalizationGrad = 0, kGroupNormBackward = 1, kGroupNorm = 2 };
+
+struct Problem {
+  Operator op;
+  DType dtype;        // x, dy, dx, y; for A also gamma
+  DType gamma_dtype;  // gamma, dgamma, dbeta
+  DType beta_dtype;   // beta
+  DType stats_dtype;  // mean, rstd
+  Layout layout;      // x, dy, dx, y; for A contiguous
+  int64_t n;
+  int64_t channels;  // for A the groups: its x is [N, G, *]
+  int64_t length;    // positions of a channel: HxW, for A the elements of a group
+  int64_t groups;
+  bool recenter;  // B: subtract the mean of xhat
+  double eps;     // C
+};
+
+struct Inputs {
+  const void* x;
+  const void* dy;     // A, B
+  const void* gamma;  // A: x's shape; B, C: [C], null counts as ones
+  const void* beta;   // C: [C], null counts as zeros
+  const void* mean;   // A, B: [N, G]
+  const void* rstd;   // A, B: [N, G]
+};
+
+// A null output of B is not computed; the others are not optional. dx may be x or dy itself.
+struct Outputs {
+  void* dx;
+  void* dgamma;  // [C]
+  void* dbeta;   // [C]
+  void* y;
+  void* mean;  // C: [N, G]
+  void* rstd;  // C: [N, G]
+};
+
+enum class Status : int {
+  kOk = 0,
+  kInvalidProblem,     // sizes negative or too large, groups that do not divide the channels
+  kNullPointer,        // an operand that the operator needs
+  kWorkspaceTooSmall,  // see workspace_bytes
+  kUnsupportedIsa,     // GROUPNORM_ISA names a level that this build or CPU does not have
+};
+
+// Scratch that run() needs for this problem and these outputs on up to `threads` threads.
+size_t workspace_bytes(const Problem& problem, const Outputs& outputs, int threads);
+
+Status run(const Problem& problem, const Inputs& inputs, const Outputs& outputs, void* workspace, size_t workspace_size,
+           int threads);
+
+}  // namespace groupnorm

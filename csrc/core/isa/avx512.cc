@@ -1,0 +1,143 @@
+// AVX-512 F, BW, DQ and VL: 16 floats are one register, 16 doubles two. bfloat16 goes through integer
+// arithmetic, since the instruction for it flushes subnormals.
+#include <immintrin.h>
+
+#include <type_traits>
+
+#include "tables.h"
+
+namespace groupnorm {
+namespace {
+
+inline __mmask16 first16(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+inline __mmask8 first8(int n) { return static_cast<__mmask8>(n >= 8 ? 0xFFu : n <= 0 ? 0u : (1u << n) - 1u); }
+
+struct F32 {
+  using Scalar = float;
+  __m512 v;
+
+  static F32 zero() { return {_mm512_setzero_ps()}; }
+  static F32 set1(float value) { return {_mm512_set1_ps(value)}; }
+
+  static F32 load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  static F32 load(const float* from, int n) { return {_mm512_maskz_loadu_ps(first16(n), from)}; }
+  static F32 load(const Float16* from) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+  }
+  static F32 load(const Float16* from, int n) { return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first16(n), from))}; }
+  static F32 load(const BFloat16* from) {
+    return widen_bfloat16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static F32 load(const BFloat16* from, int n) { return widen_bfloat16(_mm256_maskz_loadu_epi16(first16(n), from)); }
+
+  static F32 select_first(int n, F32 a, F32 b) { return {_mm512_mask_mov_ps(b.v, first16(n), a.v)}; }
+
+  void store_raw(float* to) const { _mm512_storeu_ps(to, v); }
+  void store(float* to) const { _mm512_storeu_ps(to, one_nan()); }
+  void store(float* to, int n) const { _mm512_mask_storeu_ps(to, first16(n), one_nan()); }
+  void store(Float16* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), float16()); }
+  void store(Float16* to, int n) const { _mm256_mask_storeu_epi16(to, first16(n), float16()); }
+  void store(BFloat16* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bfloat16()); }
+  void store(BFloat16* to, int n) const { _mm256_mask_storeu_epi16(to, first16(n), bfloat16()); }
+
+  float sum() const {
+    const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+    const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
+    return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+  }
+
+ private:
+  static F32 widen_bfloat16(__m256i bits) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+  }
+  __m512 one_nan() const {
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_mask_mov_ps(v, nan, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(kNaN32))));
+  }
+  __m256i float16() const { return _mm512_cvtps_ph(one_nan(), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  __m256i bfloat16() const {
+    const __m512i bits = _mm512_castps_si512(one_nan());
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+  }
+};
+
+inline F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F32 fnma(F32 a, F32 b, F32 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+
+struct F64 {
+  using Scalar = double;
+  __m512d low, high;  // lanes 0 to 7, 8 to 15
+
+  static F64 zero() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+  static F64 set1(double value) { return {_mm512_set1_pd(value), _mm512_set1_pd(value)}; }
+
+  static F64 load(const double* from) { return {_mm512_loadu_pd(from), _mm512_loadu_pd(from + 8)}; }
+  static F64 load(const double* from, int n) {
+    return {_mm512_maskz_loadu_pd(first8(n), from), _mm512_maskz_loadu_pd(first8(n - 8), from + 8)};
+  }
+  static F64 load(const float* from) { return widen_float(F32::load(from)); }
+  static F64 load(const float* from, int n) { return widen_float(F32::load(from, n)); }
+
+  static F64 select_first(int n, F64 a, F64 b) {
+    return {_mm512_mask_mov_pd(b.low, first8(n), a.low), _mm512_mask_mov_pd(b.high, first8(n - 8), a.high)};
+  }
+
+  void store_raw(double* to) const {
+    _mm512_storeu_pd(to, low);
+    _mm512_storeu_pd(to + 8, high);
+  }
+  void store(double* to) const {
+    _mm512_storeu_pd(to, one_nan(low));
+    _mm512_storeu_pd(to + 8, one_nan(high));
+  }
+  void store(double* to, int n) const {
+    _mm512_mask_storeu_pd(to, first8(n), one_nan(low));
+    _mm512_mask_storeu_pd(to + 8, first8(n - 8), one_nan(high));
+  }
+
+  double sum() const {
+    const __m512d by8 = _mm512_add_pd(low, high);
+    const __m256d by4 = _mm256_add_pd(_mm512_castpd512_pd256(by8), _mm512_extractf64x4_pd(by8, 1));
+    const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(by2, _mm_unpackhi_pd(by2, by2)));
+  }
+
+ private:
+  static F64 widen_float(F32 from) {
+    return {_mm512_cvtps_pd(_mm512_castps512_ps256(from.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(from.v, 1))};
+  }
+  static __m512d one_nan(__m512d v) {
+    const __mmask8 nan = _mm512_cmp_pd_mask(v, v, _CMP_UNORD_Q);
+    const __m512i bits = _mm512_set1_epi64(static_cast<long long>(kNaN64));
+    return _mm512_mask_mov_pd(v, nan, _mm512_castsi512_pd(bits));
+  }
+};
+
+inline F64 add(F64 a, F64 b) { return {_mm512_add_pd(a.low, b.low), _mm512_add_pd(a.high, b.high)}; }
+inline F64 sub(F64 a, F64 b) { return {_mm512_sub_pd(a.low, b.low), _mm512_sub_pd(a.high, b.high)}; }
+inline F64 mul(F64 a, F64 b) { return {_mm512_mul_pd(a.low, b.low), _mm512_mul_pd(a.high, b.high)}; }
+inline F64 fma(F64 a, F64 b, F64 c) {
+  return {_mm512_fmadd_pd(a.low, b.low, c.low), _mm512_fmadd_pd(a.high, b.high, c.high)};
+}
+inline F64 fnma(F64 a, F64 b, F64 c) {
+  return {_mm512_fnmadd_pd(a.low, b.low, c.low), _mm512_fnmadd_pd(a.high, b.high, c.high)};
+}
+
+#include "../formula/group_norm-inl.h"
+#include "../formula/group_norm_backward-inl.h"
+#include "../formula/group_normalization_grad-inl.h"
+#include "../layout/channels_last-inl.h"
+#include "../layout/contiguous-inl.h"
+#include "table-inl.h"
+
+}  // namespace
+
+const KernelTable kAvx512Table = make_table("avx512");
+
+}  // namespace groupnorm

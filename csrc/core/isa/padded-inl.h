@@ -1,0 +1,15 @@
+// For SIMD levels without masked loads and stores. A partial vector goes through a whole one on the
+// stack: it never touches elements that are not there.
+
+template <class V, class T>
+V load_padded(const T* from, int n) {
+  T whole[kLanes] = {};
+  std::memcpy(whole, from, static_cast<size_t>(n) * sizeof(T));
+  return V::load(whole);
+}
+template <class V, class T>
+void store_padded(const V& value, T* to, int n) {
+  T whole[kLanes];
+  value.store(whole);
+  std::memcpy(to, whole, static_cast<size_t>(n) * sizeof(T));
+}

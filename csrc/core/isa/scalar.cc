@@ -1,0 +1,98 @@
+// Plain C++: every CPU, and the measure of the others. std::fma is one rounding everywhere; where the
+// CPU has no instruction for it, it is a library call, and slow.
+#include <cmath>
+#include <type_traits>
+
+#include "tables.h"
+
+namespace groupnorm {
+namespace {
+
+template <class S>
+struct Lanes {
+  using Scalar = S;
+  S v[kLanes];
+
+  static Lanes zero() { return set1(S{0}); }
+  static Lanes set1(S value) {
+    Lanes r;
+    for (S& lane : r.v) lane = value;
+    return r;
+  }
+  template <class T>
+  static Lanes load(const T* from) {
+    return load(from, kLanes);
+  }
+  template <class T>
+  static Lanes load(const T* from, int n) {
+    Lanes r = zero();
+    for (int i = 0; i < n; ++i) r.v[i] = static_cast<S>(widen(from[i]));
+    return r;
+  }
+  static Lanes select_first(int n, const Lanes& a, const Lanes& b) {
+    Lanes r;
+    for (int i = 0; i < kLanes; ++i) r.v[i] = i < n ? a.v[i] : b.v[i];
+    return r;
+  }
+  template <class T>
+  void store(T* to) const {
+    store(to, kLanes);
+  }
+  template <class T>
+  void store(T* to, int n) const {
+    for (int i = 0; i < n; ++i) narrow(v[i], to + i);
+  }
+  void store_raw(S* to) const {
+    for (int i = 0; i < kLanes; ++i) to[i] = v[i];
+  }
+  S sum() const {
+    Lanes r = *this;
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) r.v[i] += r.v[i + half];
+    }
+    return r.v[0];
+  }
+  template <class Fn>
+  static Lanes map(Fn fn) {
+    Lanes r;
+    for (int i = 0; i < kLanes; ++i) r.v[i] = fn(i);
+    return r;
+  }
+};
+
+template <class S>
+Lanes<S> add(const Lanes<S>& a, const Lanes<S>& b) {
+  return Lanes<S>::map([&](int i) { return a.v[i] + b.v[i]; });
+}
+template <class S>
+Lanes<S> sub(const Lanes<S>& a, const Lanes<S>& b) {
+  return Lanes<S>::map([&](int i) { return a.v[i] - b.v[i]; });
+}
+template <class S>
+Lanes<S> mul(const Lanes<S>& a, const Lanes<S>& b) {
+  return Lanes<S>::map([&](int i) { return a.v[i] * b.v[i]; });
+}
+template <class S>
+Lanes<S> fma(const Lanes<S>& a, const Lanes<S>& b, const Lanes<S>& c) {
+  return Lanes<S>::map([&](int i) { return std::fma(a.v[i], b.v[i], c.v[i]); });
+}
+template <class S>
+Lanes<S> fnma(const Lanes<S>& a, const Lanes<S>& b, const Lanes<S>& c) {
+  return Lanes<S>::map([&](int i) { return std::fma(-a.v[i], b.v[i], c.v[i]); });
+}
+
+using F32 = Lanes<float>;
+using F64 = Lanes<double>;
+
+#include "../formula/group_norm-inl.h"
+#include "../formula/group_norm_backward-inl.h"
+#include "../formula/group_normalization_grad-inl.h"
+#include "../layout/channels_last-inl.h"
+#include "../layout/contiguous-inl.h"
+#include "table-inl.h"
+
+}  // namespace
+
+const KernelTable kScalarTable = make_table("scalar");
+
+}  // namespace groupnorm

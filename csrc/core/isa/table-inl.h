@@ -1,0 +1,61 @@
+// Formulas x dtypes x layouts of one SIMD level. Included last in isa/<level>.cc, inside its anonymous
+// namespace, after F32 and F64: 16 lanes of float and of double with
+//   zero set1 load(p) load(p, n) select_first(n, a, b), store(p) store(p, n) store_raw(p) sum(),
+//   add sub mul fma(a, b, c) = a * b + c and fnma(a, b, c) = c - a * b.
+// load(p, n) and store(p, n) touch the first n elements alone; missing lanes load as 0. store() turns
+// NaN into the one NaN of the type, store_raw() leaves bits alone. sum() folds lanes l and l + 8, 4, 2, 1.
+
+template <class T>
+using VectorOf = std::conditional_t<std::is_same_v<T, double>, F64, F32>;
+
+template <template <class> class F, class T>
+constexpr void set_reduce(KernelTable& table, Formula formula, DType dtype) {
+  Kernel* row = table.kernels[static_cast<int>(formula)][static_cast<int>(dtype)];
+  row[static_cast<int>(Layout::kContiguous)] = &Contiguous<F, VectorOf<T>, T>::reduce;
+  row[static_cast<int>(Layout::kChannelsLast)] = &ChannelsLast<F, VectorOf<T>, T>::reduce;
+}
+
+template <template <class> class F, class T>
+constexpr void set_apply(KernelTable& table, Formula formula, DType dtype) {
+  Kernel* row = table.kernels[static_cast<int>(formula)][static_cast<int>(dtype)];
+  row[static_cast<int>(Layout::kContiguous)] = &Contiguous<F, VectorOf<T>, T>::apply;
+  row[static_cast<int>(Layout::kChannelsLast)] = &ChannelsLast<F, VectorOf<T>, T>::apply;
+}
+
+template <DType dtype>
+constexpr void set_dtype(KernelTable& table) {
+  using T = typename StorageOf<dtype>::type;
+  set_reduce<BackwardReduce, T>(table, Formula::kBackwardReduce, dtype);
+  set_reduce<BackwardReduceRecentred, T>(table, Formula::kBackwardReduceRecentred, dtype);
+  set_apply<BackwardApply, T>(table, Formula::kBackwardApply, dtype);
+  set_reduce<PrintedReduce, T>(table, Formula::kPrintedReduce, dtype);
+  set_apply<PrintedApply, T>(table, Formula::kPrintedApply, dtype);
+  set_reduce<ForwardMean, T>(table, Formula::kForwardMean, dtype);
+  set_reduce<ForwardVariance, T>(table, Formula::kForwardVariance, dtype);
+  set_apply<ForwardApply, T>(table, Formula::kForwardApply, dtype);
+}
+
+template <class Weight>
+double fold(const double* values, const Weight* weights, int64_t count) {
+  F64 sum = F64::zero();
+  const F64 one = F64::set1(1.0);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    if (i + kLanes <= count) {
+      sum = fma(weights ? F64::load(weights + i) : one, F64::load(values + i), sum);
+    } else {
+      const int rest = static_cast<int>(count - i);
+      const F64 weight = weights ? F64::load(weights + i, rest) : one;
+      sum = F64::select_first(rest, fma(weight, F64::load(values + i, rest), sum), sum);
+    }
+  }
+  return sum.sum();
+}
+
+constexpr KernelTable make_table(const char* name) {
+  KernelTable table{name, {}, &fold<float>, &fold<double>};
+  set_dtype<DType::kFloat32>(table);
+  set_dtype<DType::kFloat16>(table);
+  set_dtype<DType::kBFloat16>(table);
+  set_dtype<DType::kFloat64>(table);
+  return table;
+}

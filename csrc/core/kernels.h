@@ -1,0 +1,76 @@
+// What a SIMD level offers: one table of kernels, all on the same arguments.
+//
+// A kernel works on a Span: a rectangle of `channels` x `length` elements of one sample. What stands
+// in the coefficients and in the sums is the formula's affair (formula/*-inl.h), how the rectangle
+// lies in memory the layout's (layout/*-inl.h).
+//
+// The order of every addition is part of the contract, since it decides the bits of a result:
+//   lane      position i of a channel goes to lane i % kLanes, by one fused multiply-add a term
+//   block     kBlock positions: the lanes fold pairwise (l with l + 8, 4, 2, 1) in the accumulator
+//   chunk     kChunk positions: its blocks added in order, in float64
+//   channel   its chunks added in order, in float64
+//   group     its channels on kLanes lanes, channel d on lane d % kLanes, folded as in a block, float64
+// A lane adds at most kBlock / kLanes = 16 terms in float32: a sum of terms of one sign is then off
+// by less than 2.7e-7 of itself whatever the terms are (docs/math.md).
+#pragma once
+
+#include <cstdint>
+
+#include "dtype.h"
+
+namespace groupnorm {
+
+enum class Layout : int { kContiguous = 0, kChannelsLast = 1 };
+inline constexpr int kLayoutCount = 2;
+
+inline constexpr int kLanes = 16;
+inline constexpr int64_t kBlock = 256;
+inline constexpr int64_t kChunk = 4096;
+
+inline constexpr int kMaxInputs = 3;
+inline constexpr int kMaxSums = 3;
+inline constexpr int kMaxCoefs = 6;
+
+struct Span {
+  const void* inputs[kMaxInputs];  // elements of the dtype
+  void* output;                    // apply only
+  const void* coefs[kMaxCoefs];    // each [channels] in the accumulator, readable up to a multiple of kLanes
+  double* sums[kMaxSums];          // reduce only: each [channels], overwritten
+  int64_t channels;
+  int64_t length;  // positions of a channel
+  int64_t stride;  // elements from channel to channel (contiguous) or position to position (channels-last)
+};
+
+enum class Formula : int {
+  kBackwardReduce = 0,
+  kBackwardReduceRecentred,
+  kBackwardApply,
+  kPrintedReduce,
+  kPrintedApply,
+  kForwardMean,
+  kForwardVariance,
+  kForwardApply,
+};
+inline constexpr int kFormulaCount = 8;
+
+using Kernel = void (*)(const Span& span);
+
+struct KernelTable {
+  const char* name;
+  Kernel kernels[kFormulaCount][kDTypeCount][kLayoutCount];
+  // Sum of values[i] * weights[i] in the order of a group; weights null counts as ones.
+  double (*fold32)(const double* values, const float* weights, int64_t count);
+  double (*fold64)(const double* values, const double* weights, int64_t count);
+
+  Kernel kernel(Formula formula, DType dtype, Layout layout) const {
+    return kernels[static_cast<int>(formula)][static_cast<int>(dtype)][static_cast<int>(layout)];
+  }
+  double fold(const double* values, const float* weights, int64_t count) const {
+    return fold32(values, weights, count);
+  }
+  double fold(const double* values, const double* weights, int64_t count) const {
+    return fold64(values, weights, count);
+  }
+};
+
+}  // namespace groupnorm

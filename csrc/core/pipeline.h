@@ -1,0 +1,331 @@
+// reduce -> fold -> apply, for the three operators, in the accumulator of the dtype.
+#pragma once
+
+#include <cmath>
+#include <iterator>
+
+#include "fp_env.h"
+#include "parallel.h"
+#include "plan.h"
+
+namespace groupnorm {
+
+template <class Acc>
+class Pipeline {
+ public:
+  Pipeline(const Problem& problem, const Inputs& inputs, const Outputs& outputs, const KernelTable& table,
+           const Plan& plan, void* workspace)
+      : problem_(problem), inputs_(inputs), outputs_(outputs), table_(table), plan_(plan) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
+    base_ = static_cast<char*>(workspace) +
+            (round_up(static_cast<int64_t>(address), kLine) - static_cast<int64_t>(address));
+    gamma_ = reinterpret_cast<Acc*>(base_);
+    beta_ = reinterpret_cast<Acc*>(base_ + plan.affine_bytes);
+    slots_ = base_ + 2 * plan.affine_bytes;
+    partial_ = reinterpret_cast<double*>(slots_ + plan.slots * plan.slot_bytes);
+    scratch_ = slots_ + plan.slots * plan.slot_bytes + plan.partial_bytes;
+  }
+
+  void run() {
+    const FpEnvironment environment;
+    if (problem_.op != Operator::kGroupNormalizationGrad) {
+      load_affine(inputs_.gamma, problem_.gamma_dtype, Acc{1}, gamma_);
+      load_affine(inputs_.beta, problem_.beta_dtype, Acc{0}, beta_);
+    }
+    const auto task = [this](int64_t index, int worker) { run_task(index / plan_.spans, index % plan_.spans, worker); };
+    const int64_t tasks = plan_.slots * plan_.spans;
+    if (plan_.split) {
+      for (int64_t index = 0; index < tasks; ++index) task(index, 0);
+    } else {
+      parallel_for(tasks, plan_.workers, task);
+    }
+    if (plan_.keep_sums) fold_batch();
+  }
+
+ private:
+  // Scratch of one worker. coefs and sums are indexed by the channels of a span.
+  struct Scratch {
+    Acc* coefs[kMaxCoefs];
+    double* sums[kMaxSums];
+  };
+
+  // One span of one sample.
+  struct Place {
+    int64_t n, first_group, groups, first_channel;
+  };
+
+  Scratch scratch_of(int worker) const {
+    Scratch scratch;
+    char* at = scratch_ + worker * plan_.scratch_bytes;
+    for (double*& sums : scratch.sums) {
+      sums = reinterpret_cast<double*>(at);
+      at += plan_.width * static_cast<int64_t>(sizeof(double));
+    }
+    for (Acc*& coefs : scratch.coefs) {
+      coefs = reinterpret_cast<Acc*>(at);
+      at += plan_.width * static_cast<int64_t>(sizeof(Acc));
+    }
+    return scratch;
+  }
+
+  void load_affine(const void* from, DType dtype, Acc otherwise, Acc* to) const {
+    if (!from) {
+      std::fill_n(to, problem_.channels, otherwise);
+      return;
+    }
+    with_storage(dtype, [&](auto* type) {
+      const auto* values = static_cast<decltype(type)>(const_cast<void*>(from));
+      for (int64_t c = 0; c < problem_.channels; ++c) to[c] = static_cast<Acc>(widen(values[c]));
+    });
+  }
+
+  double load_stat(const void* from, int64_t n, int64_t group) const {
+    double value = 0;
+    with_storage(problem_.stats_dtype, [&](auto* type) {
+      const auto* values = static_cast<decltype(type)>(const_cast<void*>(from));
+      value = static_cast<double>(widen(values[n * problem_.groups + group]));
+    });
+    return value;
+  }
+
+  void store_stat(void* to, int64_t n, int64_t group, double value) const {
+    with_storage(problem_.stats_dtype,
+                 [&](auto* type) { narrow_sum(value, static_cast<decltype(type)>(to) + n * problem_.groups + group); });
+  }
+
+  // ---- one task: a span of every sample of a slot ----
+
+  void run_task(int64_t slot, int64_t span, int worker) const {
+    const Scratch scratch = scratch_of(worker);
+    Place place;
+    place.first_group = span * plan_.groups_per_span;
+    place.groups = std::min(plan_.groups_per_span, problem_.groups - place.first_group);
+    place.first_channel = place.first_group * plan_.channels_per_group;
+    const int64_t begin = plan_.slot_begin(slot, problem_.n);
+    const int64_t end = plan_.slot_begin(slot + 1, problem_.n);
+    for (place.n = begin; place.n < end; ++place.n) {
+      switch (problem_.op) {
+        case Operator::kGroupNormalizationGrad:
+          printed(place, scratch);
+          break;
+        case Operator::kGroupNormBackward:
+          backward(place, scratch, slot, place.n == begin);
+          break;
+        case Operator::kGroupNorm:
+          forward(place, scratch);
+          break;
+      }
+    }
+  }
+
+  // docs/math.md, "The printed formula": a span channel is a group.
+  void printed(const Place& at, const Scratch& scratch) const {
+    Span span = span_at(at, {inputs_.x, inputs_.dy, inputs_.gamma}, outputs_.dx, scratch);
+    const double m = static_cast<double>(problem_.length);
+    fill_stats(at, scratch);
+    reduce(Formula::kPrintedReduce, 2, span);
+    for (int64_t c = 0; c < at.groups; ++c) {
+      fill_mean_and_slope(scratch, c, 1, scratch.sums[0][c] / m, scratch.sums[1][c] / m);
+    }
+    apply(Formula::kPrintedApply, span);
+  }
+
+  // docs/math.md, "The gradient".
+  void backward(const Place& at, const Scratch& scratch, int64_t slot, bool first_of_slot) const {
+    const int64_t d = plan_.channels_per_group;
+    const double m = static_cast<double>(d * problem_.length);
+    Span span = span_at(at, {inputs_.x, inputs_.dy, nullptr}, outputs_.dx, scratch);
+    fill_stats(at, scratch);
+    reduce(problem_.recenter ? Formula::kBackwardReduceRecentred : Formula::kBackwardReduce, problem_.recenter ? 3 : 2,
+           span);
+    double* sum_dy = scratch.sums[0];
+    double* sum_dy_xhat = scratch.sums[1];
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const int64_t c = g * d;
+      double mean_xhat = 0;
+      if (problem_.recenter) {
+        mean_xhat = fold_channels(scratch.sums[2] + c, nullptr) / m;
+        for (int64_t i = c; i < c + d; ++i) sum_dy_xhat[i] -= mean_xhat * sum_dy[i];
+      }
+      if (!outputs_.dx) continue;
+      const Acc* gamma = gamma_ + at.first_channel + c;
+      const double mean_dxhat_xhat = fold_channels(sum_dy_xhat + c, gamma) / m;
+      double mean_dxhat = fold_channels(sum_dy + c, gamma) / m;
+      if (problem_.recenter) mean_dxhat -= mean_xhat * mean_dxhat_xhat;
+      fill_mean_and_slope(scratch, c, d, mean_dxhat, mean_dxhat_xhat);
+    }
+    if (plan_.keep_sums) {
+      for (int k = 0; k < 2; ++k) {
+        double* owner = slot_sums(slot, k) + at.first_channel;
+        const double* sums = scratch.sums[k];
+        for (int64_t i = 0; i < at.groups * d; ++i) owner[i] = first_of_slot ? sums[i] : owner[i] + sums[i];
+      }
+    }
+    if (outputs_.dx) {
+      span.coefs[5] = gamma_ + at.first_channel;
+      apply(Formula::kBackwardApply, span);
+    }
+  }
+
+  // docs/math.md, "The statistics".
+  void forward(const Place& at, const Scratch& scratch) const {
+    const int64_t d = plan_.channels_per_group;
+    const double m = static_cast<double>(d * problem_.length);
+    Span span = span_at(at, {inputs_.x, nullptr, nullptr}, outputs_.y, scratch);
+    reduce(Formula::kForwardMean, 1, span);
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const double mean = fold_channels(scratch.sums[0] + g * d, nullptr) / m;
+      std::fill_n(scratch.coefs[0] + g * d, d, static_cast<Acc>(mean));
+    }
+    reduce(Formula::kForwardVariance, 2, span);
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const int64_t c = g * d;
+      const double rounded = static_cast<double>(scratch.coefs[0][c]);
+      const double mean_d = fold_channels(scratch.sums[0] + c, nullptr) / m;
+      const double mean_dd = fold_channels(scratch.sums[1] + c, nullptr) / m;
+      const double left_over = std::isfinite(rounded) ? mean_d : 0;
+      const double variance = mean_dd - mean_d * mean_d;
+      const double rstd = 1 / std::sqrt((variance < 0 ? 0 : variance) + problem_.eps);
+      const Acc high = static_cast<Acc>(rounded + left_over);
+      const Acc low = static_cast<Acc>(left_over - (static_cast<double>(high) - rounded));
+      store_stat(outputs_.mean, at.n, at.first_group + g, rounded + left_over);
+      store_stat(outputs_.rstd, at.n, at.first_group + g, rstd);
+      std::fill_n(scratch.coefs[0] + c, d, high);
+      std::fill_n(scratch.coefs[1] + c, d, std::isfinite(low) ? low : Acc{0});
+      std::fill_n(scratch.coefs[2] + c, d, static_cast<Acc>(rstd));
+    }
+    span.coefs[3] = gamma_ + at.first_channel;
+    span.coefs[4] = beta_ + at.first_channel;
+    apply(Formula::kForwardApply, span);
+  }
+
+  // ---- the parts of a task ----
+
+  Span span_at(const Place& at, const void* const (&inputs)[kMaxInputs], void* output, const Scratch& scratch) const {
+    Span span{};
+    span.channels = at.groups * plan_.channels_per_group;
+    span.length = problem_.length;
+    span.stride = plan_.layout == Layout::kContiguous ? problem_.length : problem_.channels;
+    const int64_t sample = at.n * problem_.channels * problem_.length;
+    const int64_t bytes = (sample + offset(span, at.first_channel, 0)) * element_size(problem_.dtype);
+    for (int k = 0; k < kMaxInputs; ++k) {
+      span.inputs[k] = inputs[k] ? static_cast<const char*>(inputs[k]) + bytes : nullptr;
+    }
+    span.output = output ? static_cast<char*>(output) + bytes : nullptr;
+    std::copy(std::begin(scratch.coefs), std::end(scratch.coefs), span.coefs);
+    std::copy(std::begin(scratch.sums), std::end(scratch.sums), span.sums);
+    return span;
+  }
+
+  int64_t offset(const Span& span, int64_t channel, int64_t position) const {
+    return plan_.layout == Layout::kContiguous ? channel * span.stride + position : position * span.stride + channel;
+  }
+
+  double fold_channels(const double* values, const Acc* weights) const {
+    return table_.fold(values, weights, plan_.channels_per_group);
+  }
+
+  // Coefficients 0 and 1.
+  void fill_stats(const Place& at, const Scratch& scratch) const {
+    const int64_t d = plan_.channels_per_group;
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const double mean = load_stat(inputs_.mean, at.n, at.first_group + g);
+      const double rstd = load_stat(inputs_.rstd, at.n, at.first_group + g);
+      std::fill_n(scratch.coefs[0] + g * d, d, static_cast<Acc>(mean));
+      std::fill_n(scratch.coefs[1] + g * d, d, static_cast<Acc>(rstd));
+    }
+  }
+
+  // Coefficients 2 to 4: minus the mean of dxhat as high + low, and the mean of dxhat * xhat.
+  static void fill_mean_and_slope(const Scratch& scratch, int64_t channel, int64_t count, double mean, double slope) {
+    const Acc high = static_cast<Acc>(mean);
+    const Acc low = std::isfinite(high) ? static_cast<Acc>(mean - static_cast<double>(high)) : Acc{0};
+    std::fill_n(scratch.coefs[2] + channel, count, -high);
+    std::fill_n(scratch.coefs[3] + channel, count, -low);
+    std::fill_n(scratch.coefs[4] + channel, count, static_cast<Acc>(slope));
+  }
+
+  double* slot_sums(int64_t slot, int k) const {
+    return reinterpret_cast<double*>(slots_ + slot * plan_.slot_bytes + k * (plan_.slot_bytes / 2));
+  }
+
+  // dgamma and dbeta: the slots added in order.
+  void fold_batch() const {
+    for (int k = 0; k < 2; ++k) {
+      void* output = k == 0 ? outputs_.dbeta : outputs_.dgamma;
+      if (!output) continue;
+      double* total = slot_sums(0, k);
+      for (int64_t slot = 1; slot < plan_.slots; ++slot) {
+        const double* sums = slot_sums(slot, k);
+        for (int64_t c = 0; c < problem_.channels; ++c) total[c] += sums[c];
+      }
+      with_storage(problem_.gamma_dtype, [&](auto* type) {
+        auto* to = static_cast<decltype(type)>(output);
+        for (int64_t c = 0; c < problem_.channels; ++c) narrow_sum(total[c], to + c);
+      });
+    }
+  }
+
+  // ---- reduce and apply on a span: by this thread, or in pieces by all of them ----
+
+  void reduce(Formula formula, int sums, const Span& span) const {
+    const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
+    if (!plan_.split) return kernel(span);
+    const int64_t chunk_doubles = kMaxSums * plan_.width;
+    for_pieces(span, [&](Span piece, int64_t channel, int64_t chunk) {
+      for (int k = 0; k < sums; ++k) piece.sums[k] = partial_ + chunk * chunk_doubles + k * plan_.width + channel;
+      kernel(piece);
+    });
+    for (int k = 0; k < sums; ++k) {
+      for (int64_t c = 0; c < span.channels; ++c) {
+        double total = 0;
+        for (int64_t chunk = 0; chunk < plan_.chunks; ++chunk) {
+          total += partial_[chunk * chunk_doubles + k * plan_.width + c];
+        }
+        span.sums[k][c] = total;
+      }
+    }
+  }
+
+  void apply(Formula formula, const Span& span) const {
+    const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
+    if (!plan_.split) return kernel(span);
+    for_pieces(span, [&](const Span& piece, int64_t, int64_t) { kernel(piece); });
+  }
+
+  // A piece is one chunk of some channels, in whole vectors where vectors run over channels.
+  template <class Fn>
+  void for_pieces(const Span& span, Fn&& fn) const {
+    const int64_t unit = plan_.layout == Layout::kContiguous ? 1 : kLanes;
+    const int64_t wanted = (4 * plan_.workers + plan_.chunks - 1) / plan_.chunks;
+    const int64_t per_part = round_up((span.channels + wanted - 1) / wanted, unit);
+    const int64_t parts = (span.channels + per_part - 1) / per_part;
+    const int64_t element = element_size(problem_.dtype);
+    parallel_for(parts * plan_.chunks, plan_.workers, [&](int64_t index, int) {
+      const int64_t channel = index % parts * per_part;
+      const int64_t chunk = index / parts;
+      Span piece = span;
+      piece.channels = std::min(per_part, span.channels - channel);
+      piece.length = std::min(kChunk, span.length - chunk * kChunk);
+      const int64_t bytes = offset(span, channel, chunk * kChunk) * element;
+      for (const void*& input : piece.inputs) input = input ? static_cast<const char*>(input) + bytes : nullptr;
+      piece.output = span.output ? static_cast<char*>(span.output) + bytes : nullptr;
+      for (const void*& coefs : piece.coefs) coefs = static_cast<const Acc*>(coefs) + channel;
+      fn(piece, channel, chunk);
+    });
+  }
+
+  const Problem& problem_;
+  const Inputs& inputs_;
+  const Outputs& outputs_;
+  const KernelTable& table_;
+  const Plan& plan_;
+  char* base_;
+  Acc* gamma_;
+  Acc* beta_;
+  char* slots_;
+  double* partial_;
+  char* scratch_;
+};
+
+}  // namespace groupnorm

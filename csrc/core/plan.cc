@@ -1,0 +1,72 @@
+#include "plan.h"
+
+#include <numeric>
+
+namespace groupnorm {
+namespace {
+
+// Bytes of inputs that a span may have: what a core keeps between reduce and apply. Channels-last
+// spans are cut across rows, so they get a share of the last-level cache rather than a column too
+// narrow for whole cache lines.
+constexpr int64_t kContiguousBudget = 256 * 1024;
+constexpr int64_t kChannelsLastBudget = 4 * 1024 * 1024;
+
+// Elements below which a second thread costs more than it brings.
+constexpr int64_t kSerialElements = 32 * 1024;
+// Elements of a group from which it pays to share the group out.
+constexpr int64_t kSplitElements = 16 * 1024;
+
+// Enough slots for any number of threads, few enough that their sums stay small beside x.
+int64_t batch_slots(int64_t n, int64_t channels) { return std::min(n, std::max<int64_t>(16, 32768 / channels)); }
+
+int64_t span_groups(const Problem& problem, const Plan& plan) {
+  const int64_t inputs = problem.op == Operator::kGroupNormalizationGrad ? 3 : 2;
+  const int64_t element = element_size(problem.dtype);
+  const int64_t group_bytes = inputs * element * plan.channels_per_group * problem.length;
+  if (plan.layout == Layout::kContiguous) {
+    return std::max<int64_t>(1, kContiguousBudget / group_bytes);
+  }
+  const int64_t row = element * plan.channels_per_group;
+  const int64_t unit = std::min(problem.groups, std::lcm(row, kLine) / row);
+  if (unit * group_bytes > kChannelsLastBudget) return problem.groups;
+  return kChannelsLastBudget / (unit * group_bytes) * unit;
+}
+
+}  // namespace
+
+Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
+  Plan plan{};
+  const int64_t elements = problem.n * problem.channels * problem.length;
+  // Channels of one position lie alike in both layouts: take vectors across them.
+  plan.layout = problem.length == 1 ? Layout::kChannelsLast : problem.layout;
+  plan.channels_per_group = problem.channels / problem.groups;
+  plan.keep_sums = problem.op == Operator::kGroupNormBackward && (outputs.dgamma || outputs.dbeta);
+  plan.slots = plan.keep_sums ? batch_slots(problem.n, problem.channels) : problem.n;
+  plan.workers = elements < kSerialElements ? 1 : threads;
+
+  const int64_t owners = plan.slots * problem.groups;
+  plan.split =
+      plan.workers > 1 && owners < 4 * plan.workers && plan.channels_per_group * problem.length >= kSplitElements;
+  if (plan.split) {
+    plan.groups_per_span = plan.layout == Layout::kContiguous ? 1 : problem.groups;
+    plan.chunks = (problem.length + kChunk - 1) / kChunk;
+  } else {
+    const int64_t shared_out = std::max<int64_t>(1, owners / (4 * plan.workers));
+    plan.groups_per_span = std::min({span_groups(problem, plan), problem.groups, shared_out});
+  }
+  plan.spans = (problem.groups + plan.groups_per_span - 1) / plan.groups_per_span;
+  if (!plan.split) plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, plan.slots * plan.spans));
+
+  const int64_t accumulator = problem.dtype == DType::kFloat64 ? 8 : 4;
+  const int64_t padded = round_up(problem.channels, kLanes) + kLanes;
+  plan.width = round_up(plan.groups_per_span * plan.channels_per_group, kLanes) + kLanes;
+  plan.affine_bytes = problem.op == Operator::kGroupNormalizationGrad ? 0 : round_up(padded * accumulator, kLine);
+  plan.slot_bytes = plan.keep_sums ? 2 * round_up(padded * 8, kLine) : 0;
+  plan.partial_bytes = plan.split ? round_up(plan.chunks * kMaxSums * plan.width * 8, kLine) : 0;
+  plan.scratch_bytes = round_up(plan.width * (kMaxCoefs * accumulator + kMaxSums * 8), kLine);
+  plan.total_bytes = 2 * plan.affine_bytes + plan.slots * plan.slot_bytes + plan.partial_bytes +
+                     (plan.split ? 1 : plan.workers) * plan.scratch_bytes + kLine;
+  return plan;
+}
+
+}  // namespace groupnorm

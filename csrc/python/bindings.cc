@@ -1,0 +1,189 @@
+// The core as Python sees it: raw addresses in, the GIL released, no logic. The checks are spec.py's.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../core/dispatch.h"
+#include "../core/group_norm.h"
+#include "../core/parallel.h"
+
+namespace nb = nanobind;
+namespace gn = groupnorm;
+
+namespace {
+
+using Address = uintptr_t;
+
+void* pointer(Address address) { return reinterpret_cast<void*>(address); }
+
+void throw_status(gn::Status status) {
+  switch (status) {
+    case gn::Status::kOk:
+      return;
+    case gn::Status::kUnsupportedIsa:
+      throw std::runtime_error("GROUPNORM_ISA names a SIMD level that cannot run here");
+    case gn::Status::kInvalidProblem:
+      throw std::invalid_argument("sizes of the problem are out of range");
+    case gn::Status::kNullPointer:
+      throw std::invalid_argument("a required operand is a null pointer");
+    case gn::Status::kWorkspaceTooSmall:
+      throw std::runtime_error("the workspace is too small");
+  }
+}
+
+void run(const gn::Problem& problem, const gn::Inputs& inputs, const gn::Outputs& outputs, int threads) {
+  constexpr size_t kOnStack = 16 * 1024;
+  alignas(64) char on_stack[kOnStack];
+  gn::Status status;
+  {
+    nb::gil_scoped_release release;
+    const size_t size = gn::workspace_bytes(problem, outputs, threads);
+    std::unique_ptr<void, decltype(&std::free)> heap(size > kOnStack ? std::malloc(size) : nullptr, &std::free);
+    if (size > kOnStack && !heap) {
+      nb::gil_scoped_acquire acquire;
+      throw std::bad_alloc();
+    }
+    status = gn::run(problem, inputs, outputs, heap ? heap.get() : on_stack, heap ? size : kOnStack, threads);
+  }
+  throw_status(status);
+}
+
+void group_normalization_grad(int dtype, int64_t n, int64_t groups, int64_t length, Address x, Address dy,
+                              Address gamma, Address mean, Address rstd, Address dx, int threads) {
+  const auto type = static_cast<gn::DType>(dtype);
+  const gn::Problem problem{gn::Operator::kGroupNormalizationGrad,
+                            type,
+                            type,
+                            type,
+                            type,
+                            gn::Layout::kContiguous,
+                            n,
+                            groups,
+                            length,
+                            groups,
+                            false,
+                            0};
+  run(problem, {pointer(x), pointer(dy), pointer(gamma), nullptr, pointer(mean), pointer(rstd)},
+      {pointer(dx), nullptr, nullptr, nullptr, nullptr, nullptr}, threads);
+}
+
+void group_norm_backward(int dtype, int gamma_dtype, int stats_dtype, int layout, int64_t n, int64_t channels,
+                         int64_t length, int64_t groups, Address dy, Address x, Address mean, Address rstd,
+                         Address gamma, Address dx, Address dgamma, Address dbeta, bool recenter, int threads) {
+  const gn::Problem problem{gn::Operator::kGroupNormBackward,
+                            static_cast<gn::DType>(dtype),
+                            static_cast<gn::DType>(gamma_dtype),
+                            static_cast<gn::DType>(gamma_dtype),
+                            static_cast<gn::DType>(stats_dtype),
+                            static_cast<gn::Layout>(layout),
+                            n,
+                            channels,
+                            length,
+                            groups,
+                            recenter,
+                            0};
+  run(problem, {pointer(x), pointer(dy), pointer(gamma), nullptr, pointer(mean), pointer(rstd)},
+      {pointer(dx), pointer(dgamma), pointer(dbeta), nullptr, nullptr, nullptr}, threads);
+}
+
+void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n, int64_t channels,
+                int64_t length, int64_t groups, Address x, Address gamma, Address beta, double eps, Address y,
+                Address mean, Address rstd, int threads) {
+  const gn::Problem problem{gn::Operator::kGroupNorm,
+                            static_cast<gn::DType>(dtype),
+                            static_cast<gn::DType>(gamma_dtype),
+                            static_cast<gn::DType>(beta_dtype),
+                            static_cast<gn::DType>(stats_dtype),
+                            static_cast<gn::Layout>(layout),
+                            n,
+                            channels,
+                            length,
+                            groups,
+                            false,
+                            eps};
+  run(problem, {pointer(x), nullptr, pointer(gamma), pointer(beta), nullptr, nullptr},
+      {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd)}, threads);
+}
+
+// The address of an array's first element. NumPy gives a buffer without asking for the dtype's format
+// letter, which extension dtypes lack.
+Address address(nb::handle array) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_STRIDES) != 0) throw nb::python_error();
+  const Address at = reinterpret_cast<Address>(view.buf);
+  PyBuffer_Release(&view);
+  return at;
+}
+
+using Bits = nb::ndarray<nb::numpy, uint16_t>;
+constexpr nb::dlpack::dtype kBFloat16{static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16, 1};
+
+// NumPy has no bfloat16 of its own: these two carry it over DLPack as its bits.
+std::tuple<std::vector<size_t>, std::vector<int64_t>> shape_and_strides(const nb::ndarray<>& array) {
+  std::vector<size_t> shape(array.ndim());
+  std::vector<int64_t> strides(array.ndim());
+  for (size_t i = 0; i < array.ndim(); ++i) {
+    shape[i] = array.shape(i);
+    strides[i] = array.stride(i);
+  }
+  return {shape, strides};
+}
+
+nb::object bfloat16_bits(const nb::ndarray<nb::ro, nb::device::cpu>& array) {
+  if (array.dtype() != kBFloat16) return nb::none();
+  nb::ndarray<> view(array);
+  const auto [shape, strides] = shape_and_strides(view);
+  nb::object owner = nb::cast(array, nb::rv_policy::reference);
+  return nb::cast(Bits(const_cast<void*>(array.data()), array.ndim(), shape.data(), owner, strides.data()),
+                  nb::rv_policy::reference);
+}
+
+nb::object bfloat16_array(const Bits& bits) {
+  const auto [shape, strides] = shape_and_strides(nb::ndarray<>(bits));
+  nb::object owner = nb::cast(bits, nb::rv_policy::reference);
+  return nb::cast(nb::ndarray<nb::device::cpu>(const_cast<uint16_t*>(bits.data()), bits.ndim(), shape.data(), owner,
+                                               strides.data(), kBFloat16),
+                  nb::rv_policy::reference);
+}
+
+std::vector<std::tuple<std::string, bool, bool>> isa_list() {
+  int count;
+  const gn::Isa* list = gn::isa_list(&count);
+  std::vector<std::tuple<std::string, bool, bool>> levels;
+  for (int i = 0; i < count; ++i) levels.emplace_back(list[i].name, list[i].table != nullptr, list[i].supported);
+  return levels;
+}
+
+std::optional<std::string> current_isa() {
+  const gn::KernelTable* table = gn::current_kernels();
+  return table ? std::optional<std::string>(table->name) : std::nullopt;
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.def("group_normalization_grad", &group_normalization_grad);
+  m.def("group_norm_backward", &group_norm_backward);
+  m.def("group_norm", &group_norm);
+  m.def("address", &address);
+  m.def("bfloat16_bits", &bfloat16_bits);
+  m.def("bfloat16_array", &bfloat16_array);
+  m.def("default_threads", &gn::default_threads);
+  m.def("isa_list", &isa_list);
+  m.def("current_isa", &current_isa);
+  m.def(
+      "select_isa", [](std::optional<std::string> name) { return gn::select_isa(name ? name->c_str() : nullptr); },
+      nb::arg("name").none());
+  m.attr("MAX_THREADS") = gn::kMaxThreads;
+  m.attr("BUILD") = GROUPNORM_BUILD_INFO;
+}
