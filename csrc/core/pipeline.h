@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "fp_env.h"
 #include "parallel.h"
@@ -43,10 +44,11 @@ class Pipeline {
   }
 
  private:
-  // Scratch of one worker. coefs and sums are indexed by the channels of a span.
+  // Scratch of one worker. coefs and sums are indexed by the channels of a span, shifts by its groups.
   struct Scratch {
     Acc* coefs[kMaxCoefs];
     double* sums[kMaxSums];
+    double* shifts;
   };
 
   // One span of one sample.
@@ -61,6 +63,8 @@ class Pipeline {
       sums = reinterpret_cast<double*>(at);
       at += plan_.width * static_cast<int64_t>(sizeof(double));
     }
+    scratch.shifts = reinterpret_cast<double*>(at);
+    at += plan_.width * static_cast<int64_t>(sizeof(double));
     for (Acc*& coefs : scratch.coefs) {
       coefs = reinterpret_cast<Acc*>(at);
       at += plan_.width * static_cast<int64_t>(sizeof(Acc));
@@ -125,7 +129,8 @@ class Pipeline {
     fill_stats(at, scratch);
     reduce(Formula::kPrintedReduce, 2, span);
     for (int64_t c = 0; c < at.groups; ++c) {
-      fill_mean_and_slope(scratch, c, 1, scratch.sums[0][c] / m, scratch.sums[1][c] / m);
+      shift_sums(scratch, scratch.shifts[c], c, 1);
+      fill_mean_and_slope(scratch, c, 1, scratch.shifts[c], scratch.sums[0][c] / m, scratch.sums[1][c] / m);
     }
     apply(Formula::kPrintedApply, span);
   }
@@ -138,21 +143,15 @@ class Pipeline {
     fill_stats(at, scratch);
     reduce(problem_.recenter ? Formula::kBackwardReduceRecentred : Formula::kBackwardReduce, problem_.recenter ? 3 : 2,
            span);
-    double* sum_dy = scratch.sums[0];
-    double* sum_dy_xhat = scratch.sums[1];
     for (int64_t g = 0; g < at.groups; ++g) {
       const int64_t c = g * d;
-      double mean_xhat = 0;
-      if (problem_.recenter) {
-        mean_xhat = fold_channels(scratch.sums[2] + c, nullptr) / m;
-        for (int64_t i = c; i < c + d; ++i) sum_dy_xhat[i] -= mean_xhat * sum_dy[i];
-      }
+      const double shift = problem_.recenter ? fold_channels(scratch.sums[2] + c, nullptr) / m : scratch.shifts[g];
+      shift_sums(scratch, shift, c, d);
       if (!outputs_.dx) continue;
       const Acc* gamma = gamma_ + at.first_channel + c;
-      const double mean_dxhat_xhat = fold_channels(sum_dy_xhat + c, gamma) / m;
-      double mean_dxhat = fold_channels(sum_dy + c, gamma) / m;
-      if (problem_.recenter) mean_dxhat -= mean_xhat * mean_dxhat_xhat;
-      fill_mean_and_slope(scratch, c, d, mean_dxhat, mean_dxhat_xhat);
+      const double mean_dxhat = fold_channels(scratch.sums[0] + c, gamma) / m;
+      const double mean_dxhat_xhat = fold_channels(scratch.sums[1] + c, gamma) / m;
+      fill_mean_and_slope(scratch, c, d, shift, mean_dxhat, mean_dxhat_xhat);
     }
     if (plan_.keep_sums) {
       for (int k = 0; k < 2; ++k) {
@@ -172,23 +171,24 @@ class Pipeline {
     const int64_t d = plan_.channels_per_group;
     const double m = static_cast<double>(d * problem_.length);
     Span span = span_at(at, {inputs_.x, nullptr, nullptr}, outputs_.y, scratch);
-    reduce(Formula::kForwardMean, 1, span);
+    reduce(Formula::kForwardMean, 2, span);
     for (int64_t g = 0; g < at.groups; ++g) {
       const double mean = fold_channels(scratch.sums[0] + g * d, nullptr) / m;
-      std::fill_n(scratch.coefs[0] + g * d, d, static_cast<Acc>(mean));
+      const double mean_square = fold_channels(scratch.sums[1] + g * d, nullptr) / m;
+      std::fill_n(scratch.coefs[0] + g * d, d, pivot_of(mean, std::sqrt(mean_square)));
     }
     reduce(Formula::kForwardVariance, 2, span);
     for (int64_t g = 0; g < at.groups; ++g) {
       const int64_t c = g * d;
-      const double rounded = static_cast<double>(scratch.coefs[0][c]);
+      const double pivot = static_cast<double>(scratch.coefs[0][c]);
       const double mean_d = fold_channels(scratch.sums[0] + c, nullptr) / m;
       const double mean_dd = fold_channels(scratch.sums[1] + c, nullptr) / m;
-      const double left_over = std::isfinite(rounded) ? mean_d : 0;
+      const double left_over = std::isfinite(pivot) ? mean_d : 0;
       const double variance = mean_dd - mean_d * mean_d;
       const double rstd = 1 / std::sqrt((variance < 0 ? 0 : variance) + problem_.eps);
-      const Acc high = static_cast<Acc>(rounded + left_over);
-      const Acc low = static_cast<Acc>(left_over - (static_cast<double>(high) - rounded));
-      store_stat(outputs_.mean, at.n, at.first_group + g, rounded + left_over);
+      const Acc high = static_cast<Acc>(pivot + left_over);
+      const Acc low = static_cast<Acc>(left_over - (static_cast<double>(high) - pivot));
+      store_stat(outputs_.mean, at.n, at.first_group + g, pivot + left_over);
       store_stat(outputs_.rstd, at.n, at.first_group + g, rstd);
       std::fill_n(scratch.coefs[0] + c, d, high);
       std::fill_n(scratch.coefs[1] + c, d, std::isfinite(low) ? low : Acc{0});
@@ -225,21 +225,49 @@ class Pipeline {
     return table_.fold(values, weights, plan_.channels_per_group);
   }
 
-  // Coefficients 0 and 1.
+  // Coefficients 0 and 1: rstd and, for the mean, a pivot near it; the rest of the mean goes to shifts,
+  // as what xhat is too large by when the pivot is subtracted in its place.
+  //
+  // All x of a binade are multiples of one ulp, so x - mean rounds off the same low bits of the mean
+  // each time, and a long sum collects that as a bias. A pivot that is a multiple of the ulp of
+  // 8 standard deviations leaves nothing to round off (docs/math.md, "The pivot").
   void fill_stats(const Place& at, const Scratch& scratch) const {
     const int64_t d = plan_.channels_per_group;
     for (int64_t g = 0; g < at.groups; ++g) {
       const double mean = load_stat(inputs_.mean, at.n, at.first_group + g);
       const double rstd = load_stat(inputs_.rstd, at.n, at.first_group + g);
-      std::fill_n(scratch.coefs[0] + g * d, d, static_cast<Acc>(mean));
+      const bool alone = d * problem_.length == 1;  // x - mean is all there is: it has to be exact
+      const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of(mean, 1 / rstd);
+      const double rest = mean - static_cast<double>(pivot);
+      scratch.shifts[g] = rest == 0 || !std::isfinite(rest) ? 0 : rest * rstd;
+      std::fill_n(scratch.coefs[0] + g * d, d, pivot);
       std::fill_n(scratch.coefs[1] + g * d, d, static_cast<Acc>(rstd));
     }
   }
 
-  // Coefficients 2 to 4: minus the mean of dxhat as high + low, and the mean of dxhat * xhat.
-  static void fill_mean_and_slope(const Scratch& scratch, int64_t channel, int64_t count, double mean, double slope) {
-    const Acc high = static_cast<Acc>(mean);
-    const Acc low = std::isfinite(high) ? static_cast<Acc>(mean - static_cast<double>(high)) : Acc{0};
+  static Acc pivot_of(double mean, double deviation) {
+    const Acc itself = static_cast<Acc>(mean);
+    if (!(deviation > 0) || !std::isfinite(deviation)) return itself;
+    constexpr int kDigits = std::numeric_limits<Acc>::digits;
+    const double grid = std::ldexp(1.0, std::ilogb(deviation) + 4 - kDigits);
+    const double steps = std::abs(mean / grid);
+    if (!(steps < std::ldexp(1.0, kDigits - 1))) return itself;  // a multiple of the grid by itself
+    return static_cast<Acc>(std::copysign(std::nearbyint(steps) * grid, mean));
+  }
+
+  // Sum of dy * xhat from that of dy * (xhat + shift).
+  static void shift_sums(const Scratch& scratch, double shift, int64_t channel, int64_t count) {
+    if (shift == 0) return;
+    for (int64_t i = channel; i < channel + count; ++i) scratch.sums[1][i] -= shift * scratch.sums[0][i];
+  }
+
+  // Coefficients 2 to 4: minus the mean of dxhat as high + low, and the slope: the mean of
+  // dxhat * xhat. The kernel multiplies the slope by xhat + shift, so the mean gives that back.
+  static void fill_mean_and_slope(const Scratch& scratch, int64_t channel, int64_t count, double shift, double mean,
+                                  double slope) {
+    const double shifted = shift == 0 ? mean : mean - shift * slope;
+    const Acc high = static_cast<Acc>(shifted);
+    const Acc low = std::isfinite(high) ? static_cast<Acc>(shifted - static_cast<double>(high)) : Acc{0};
     std::fill_n(scratch.coefs[2] + channel, count, -high);
     std::fill_n(scratch.coefs[3] + channel, count, -low);
     std::fill_n(scratch.coefs[4] + channel, count, static_cast<Acc>(slope));

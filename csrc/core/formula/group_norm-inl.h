@@ -1,25 +1,27 @@
 // Operator C, the forward (docs/math.md, "The statistics"). Input: x.
 //
-//   mean       sum x
-//   variance   sum d, sum d * d          d = x - mean, the mean rounded to the accumulator
+//   mean       sum x, sum x * x          the squares say how coarse the pivot may be, no more
+//   variance   sum d, sum d * d          d = x - pivot, a number near the mean
 //   apply      y = gamma * (x - mean) * rstd + beta
 //
-// sum d is what the rounding of the mean left over: it corrects the variance, and gives the mean its
-// low part.
+// sum d is what the pivot leaves of the mean: it corrects the variance and completes the mean.
 
 template <class V>
 struct ForwardMean {
   static constexpr int kInputs = 1;
-  static constexpr int kSums = 1;
+  static constexpr int kSums = 2;
   static constexpr int kCoefs = 0;
-  static void accumulate(const V* in, const V*, V* sum) { sum[0] = add(sum[0], in[0]); }
+  static void accumulate(const V* in, const V*, V* sum) {
+    sum[0] = add(sum[0], in[0]);
+    sum[1] = fma(in[0], in[0], sum[1]);
+  }
 };
 
 template <class V>
 struct ForwardVariance {
   static constexpr int kInputs = 1;
   static constexpr int kSums = 2;
-  static constexpr int kCoefs = 1;  // mean
+  static constexpr int kCoefs = 1;  // pivot
   static void accumulate(const V* in, const V* coef, V* sum) {
     const V d = sub(in[0], coef[0]);
     sum[0] = add(sum[0], d);

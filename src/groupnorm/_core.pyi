@@ -1,0 +1,72 @@
+"""The compiled core (csrc/python/bindings.cc): raw addresses, no checks."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_THREADS: int
+BUILD: str
+
+def group_normalization_grad(
+    dtype: int,
+    n: int,
+    groups: int,
+    length: int,
+    x: int,
+    dy: int,
+    gamma: int,
+    mean: int,
+    rstd: int,
+    dx: int,
+    threads: int,
+    /,
+) -> None: ...
+def group_norm_backward(
+    dtype: int,
+    gamma_dtype: int,
+    stats_dtype: int,
+    layout: int,
+    n: int,
+    channels: int,
+    length: int,
+    groups: int,
+    dy: int,
+    x: int,
+    mean: int,
+    rstd: int,
+    gamma: int,
+    dx: int,
+    dgamma: int,
+    dbeta: int,
+    recenter: bool,
+    threads: int,
+    /,
+) -> None: ...
+def group_norm(
+    dtype: int,
+    gamma_dtype: int,
+    beta_dtype: int,
+    stats_dtype: int,
+    layout: int,
+    n: int,
+    channels: int,
+    length: int,
+    groups: int,
+    x: int,
+    gamma: int,
+    beta: int,
+    eps: float,
+    y: int,
+    mean: int,
+    rstd: int,
+    threads: int,
+    /,
+) -> None: ...
+def address(array: npt.NDArray[Any], /) -> int: ...
+def bfloat16_bits(array: Any, /) -> npt.NDArray[np.uint16] | None: ...
+def bfloat16_array(bits: npt.NDArray[np.uint16], /) -> Any: ...
+def default_threads() -> int: ...
+def isa_list() -> list[tuple[str, bool, bool]]: ...
+def current_isa() -> str | None: ...
+def select_isa(name: str | None) -> bool: ...

@@ -1,0 +1,56 @@
+"""Arrays of other libraries, in and out through DLPack; NumPy arrays pass as they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from .spec import Array
+
+_CPU = 1  # kDLCPU
+_BFLOAT16 = np.dtype("V2")
+
+
+def to_numpy(name: str, array: Any) -> Array:
+    """`array` as a NumPy array on the same memory; bfloat16 of another library as two raw bytes.
+
+    TypeError for None, masked arrays, what is no array, and arrays that are not in CPU memory.
+    """
+    if isinstance(array, np.ndarray):
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(f"{name}: a masked array; accepted: an array without a mask")
+        return array.view(np.ndarray)
+    if array is None or not hasattr(array, "__dlpack__"):
+        what = "None" if array is None else type(array).__name__
+        raise TypeError(f"{name}: {what}; accepted: a NumPy array or a CPU array with DLPack")
+    try:
+        device = array.__dlpack_device__()
+        if int(device[0]) != _CPU:
+            raise TypeError(f"{name}: an array on DLPack device {tuple(map(int, device))}; accepted: CPU memory")
+        bits = _core.bfloat16_bits(array) if "bfloat16" in str(array.dtype) else None
+        return np.from_dlpack(array) if bits is None else bits.view(_BFLOAT16)
+    except (BufferError, RuntimeError, ValueError, AttributeError) as error:
+        raise TypeError(f"{name}: {type(array).__name__} that DLPack cannot pass on: {error}") from error
+
+
+def _from_dlpack(like: Any) -> Callable[[Any], Any]:
+    """The `from_dlpack` of the library that `like` comes from."""
+    if hasattr(like, "__array_namespace__"):
+        namespace = like.__array_namespace__()
+    else:
+        namespace = sys.modules[type(like).__module__.partition(".")[0]]
+    from_dlpack: Callable[[Any], Any] = namespace.from_dlpack
+    return from_dlpack
+
+
+def to_kind_of(like: Any, array: Array) -> Any:
+    """`array` as the kind of array that `like` is, on the same memory."""
+    if isinstance(like, np.ndarray):
+        return array
+    if array.dtype == _BFLOAT16:
+        return _from_dlpack(like)(_core.bfloat16_array(array.view(np.uint16)))
+    return _from_dlpack(like)(array)

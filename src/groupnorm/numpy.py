@@ -1,0 +1,235 @@
+"""The operators on NumPy arrays and on what DLPack passes: check, choose a layout, allocate, run the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core, spec
+from .arrays import to_kind_of, to_numpy
+from .memory import Output, check_given, element_output, empty, in_layout, overlap, plan_layout
+from .spec import CONTIGUOUS, Array, GroupNormGrads, GroupNormOutputs
+from .threads import resolve
+
+_ALL = (True, True, True)
+
+
+def _address(array: Array | None) -> int:
+    return 0 if array is None else _core.address(array)
+
+
+def _contiguous(array: Array | None) -> Array | None:
+    return None if array is None else in_layout(array, CONTIGUOUS)
+
+
+def _check_apart(names: tuple[str, ...], outputs: Sequence[Array | None]) -> None:
+    """ValueError when two given outputs overlap."""
+    for i, a in enumerate(outputs):
+        for name, b in zip(names[:i], outputs[:i], strict=True):
+            if a is not None and b is not None and overlap(a, b):
+                raise ValueError(f"out ({names[i]}): overlaps out ({name}); accepted: memory of its own")
+
+
+def group_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    output_mask: Sequence[bool] = _ALL,
+    recenter: bool = False,
+    num_threads: int | None = None,
+    out: Any = None,
+) -> GroupNormGrads[Any]:
+    """The gradient of Group Normalization: `GroupNormGrads(dx, dgamma, dbeta)`.
+
+    Formula (docs/math.md, "The gradient"), with xhat = (x - mean) * rstd and dxhat = gamma * dy:
+    dx = rstd * (dxhat - mean_g(dxhat) - xhat * mean_g(dxhat * xhat)), dgamma = sum of dy * xhat,
+    dbeta = sum of dy, the sums over batch and positions.
+
+    Args:
+        dy: upstream gradient, x's shape and dtype, any layout.
+        x: input, [N, C, *], rank 2 and up, float64, float32, float16 or bfloat16.
+        mean: [N, G], x's dtype, or float32 when x is 16-bit. G is the number of groups.
+        rstd: [N, G], mean's dtype: 1 / sqrt(variance + eps).
+        gamma: [C], x's dtype, or float32 when x is 16-bit; None counts as ones.
+        output_mask: which of dx, dgamma and dbeta to compute; the others are None.
+        recenter: also subtract the mean of xhat, which is 0 unless `mean` was rounded to few bits.
+        num_threads: up to so many threads for this call; see `get_num_threads`.
+        out: (dx, dgamma, dbeta) to write to, each None to allocate it. dx may be dy or x itself;
+            any other overlap is refused.
+
+    Returns:
+        dx in x's shape, dtype and layout; dgamma and dbeta [C] in gamma's dtype (mean's without
+        gamma). The kind of array that x is. Contiguous and channels-last arrays are read in place,
+        others through a copy.
+
+    Raises:
+        TypeError: an argument that is no CPU array, or a dtype that is not accepted.
+        ValueError: a shape, layout, overlap, mask or number of threads that is not accepted.
+    """
+    x_, dy_ = to_numpy("x", x), to_numpy("dy", dy)
+    mean_, rstd_ = to_numpy("mean", mean), to_numpy("rstd", rstd)
+    gamma_ = None if gamma is None else to_numpy("gamma", gamma)
+    dims, code, gamma_code, stats_code = spec.check_backward(dy_, x_, mean_, rstd_, gamma_)
+    mask = output_mask if output_mask is _ALL else spec.check_output_mask(output_mask)
+    threads = resolve(num_threads)
+
+    layout, like = plan_layout(x_)
+    parameter = mean_.dtype if gamma_ is None else gamma_.dtype
+    given: tuple[Any, ...] = (None, None, None)
+    checked: list[Array | None] = [None, None, None]
+    if out is not None:
+        names = GroupNormGrads._fields
+        given = spec.check_out(out, names, mask)
+        inputs = (("x", x_), ("dy", dy_), ("mean", mean_), ("rstd", rstd_), ("gamma", gamma_))
+        if given[0] is not None:
+            order = x_ if like is None else like
+            checked[0] = check_given("dx", given[0], x_.shape, x_.dtype, order, inputs, ("x", "dy"))
+        for i in (1, 2):
+            if given[i] is not None:
+                checked[i] = check_given(names[i], given[i], (dims.channels,), parameter, None, inputs)
+        _check_apart(names, checked)
+
+    dx = element_output(checked[0], x_, layout, like) if mask[0] else None
+    sums = [
+        None if not mask[i] else empty((dims.channels,), parameter) if checked[i] is None else checked[i]
+        for i in (1, 2)
+    ]
+    x_, dy_ = in_layout(x_, layout), in_layout(dy_, layout)
+    mean_, rstd_, gamma_ = in_layout(mean_, CONTIGUOUS), in_layout(rstd_, CONTIGUOUS), _contiguous(gamma_)
+    _core.group_norm_backward(
+        code, gamma_code, stats_code, layout, *dims,
+        _core.address(dy_), _core.address(x_), _core.address(mean_), _core.address(rstd_), _address(gamma_),
+        0 if dx is None else _core.address(dx.buffer), _address(sums[0]), _address(sums[1]),
+        bool(recenter), threads,
+    )  # fmt: skip
+    results = (None if dx is None else dx.finish(), *sums)
+    if out is None and isinstance(x, np.ndarray):
+        return GroupNormGrads(*results)
+    return GroupNormGrads(*(_hand_over(x, g, r) for g, r in zip(given, results, strict=True)))
+
+
+def _hand_over(like: Any, given: Any, result: Array | None) -> Any:
+    """What the caller gets for an output: the array he gave, or the result as the kind that `like` is."""
+    return given if given is not None else None if result is None else to_kind_of(like, result)
+
+
+def group_normalization_grad(
+    x: Any,
+    dy: Any,
+    gamma: Any,
+    mean: Any,
+    rstd: Any,
+    *,
+    num_threads: int | None = None,
+    out: Any = None,
+) -> Any:
+    """dx of the CANN operator aclnnGroupNormalizationGrad. NOT the gradient unless gamma is 1.
+
+    Formula, as the operator's document prints it (docs/math.md, "The printed formula"), with
+    xhat = (x - mean) * rstd, s1 = sum(dy * gamma), s2 = sum(dy * gamma * xhat) over the M elements of
+    a group: dx = (rstd / M) * gamma * (M * dy - s1 - xhat * s2). Here gamma multiplies s1 and s2 a
+    second time. `formula_gap` tells how far that is from the gradient, `group_norm_backward` is it.
+
+    Args:
+        x: input, [N, G, *], rank 3 to 8: grouped already. float32, float16 or bfloat16.
+        dy: upstream gradient, x's shape.
+        gamma: x's shape: broadcast already.
+        mean: [N, G], the first two dimensions of x.
+        rstd: [N, G].
+        num_threads: up to so many threads for this call; see `get_num_threads`.
+        out: dx to write to, contiguous; may be x or dy itself, any other overlap is refused.
+
+    Returns:
+        dx, contiguous, x's shape, as the kind of array that x is. An empty x gives an empty dx.
+
+    Raises:
+        TypeError: an argument that is None or no CPU array, or dtypes that are not accepted or not equal.
+        ValueError: a rank, shape, layout, overlap or number of threads that is not accepted.
+    """
+    named = {"x": x, "dy": dy, "gamma": gamma, "mean": mean, "rstd": rstd}
+    arrays = {name: to_numpy(name, array) for name, array in named.items()}
+    dims, code = spec.check_printed(**arrays)
+    threads = resolve(num_threads)
+    shape, dtype = arrays["x"].shape, arrays["x"].dtype
+    if out is None:
+        dx = empty(shape, dtype)
+    else:
+        dx = check_given("dx", out, shape, dtype, None, tuple(arrays.items()), ("x", "dy"))
+    # Bound to names for the length of the call: the core sees addresses alone.
+    x_, dy_, gamma_, mean_, rstd_ = (in_layout(a, CONTIGUOUS) for a in arrays.values())
+    _core.group_normalization_grad(
+        code, dims.n, dims.num_groups, dims.length,
+        _core.address(x_), _core.address(dy_), _core.address(gamma_), _core.address(mean_), _core.address(rstd_),
+        _core.address(dx), threads,
+    )  # fmt: skip
+    return _hand_over(x, out, dx)
+
+
+def group_norm(
+    x: Any,
+    num_groups: int,
+    gamma: Any = None,
+    beta: Any = None,
+    eps: float = 1e-5,
+    *,
+    num_threads: int | None = None,
+    out: Any = None,
+) -> GroupNormOutputs[Any]:
+    """Group Normalization and its statistics: `GroupNormOutputs(y, mean, rstd)`.
+
+    Formula (docs/math.md, "The statistics"): mean and variance (biased) over each group, rstd =
+    1 / sqrt(variance + eps), y = gamma * (x - mean) * rstd + beta. Two passes; the squares are of x - mean.
+
+    Args:
+        x: input, [N, C, *], rank 2 and up, float64, float32, float16 or bfloat16.
+        num_groups: G, divides C.
+        gamma: [C], x's dtype, or float32 when x is 16-bit; None counts as ones.
+        beta: [C], likewise; None counts as zeros.
+        eps: finite, 0 or above.
+        num_threads: up to so many threads for this call; see `get_num_threads`.
+        out: (y, mean, rstd) to write to, each None to allocate it. y may be x itself.
+
+    Returns:
+        y in x's shape, dtype and layout; mean and rstd [N, G], float32 when x is 16-bit, else x's dtype.
+        For groups without elements mean is 0 and rstd 1 / sqrt(eps).
+
+    Raises:
+        TypeError: an argument that is no CPU array, a dtype that is not accepted, num_groups not an int.
+        ValueError: a shape, layout, overlap, num_groups, eps or number of threads that is not accepted.
+    """
+    x_ = to_numpy("x", x)
+    gamma_ = None if gamma is None else to_numpy("gamma", gamma)
+    beta_ = None if beta is None else to_numpy("beta", beta)
+    dims, code, gamma_code, beta_code = spec.check_forward(x_, num_groups, gamma_, beta_, eps)
+    threads = resolve(num_threads)
+    stats_dtype = spec.parameter_dtype(x_.dtype)
+
+    layout, like = plan_layout(x_)
+    names = GroupNormOutputs._fields
+    given = spec.check_out(out, names, _ALL)
+    inputs = (("x", x_), ("gamma", gamma_), ("beta", beta_))
+    stats_shape = (dims.n, dims.num_groups)
+    checked: list[Array | None] = [None, None, None]
+    if given[0] is not None:
+        order = x_ if like is None else like
+        checked[0] = check_given("y", given[0], x_.shape, x_.dtype, order, inputs, ("x",))
+    for i in (1, 2):
+        if given[i] is not None:
+            checked[i] = check_given(names[i], given[i], stats_shape, stats_dtype, None, inputs)
+    _check_apart(names, checked)
+
+    y: Output = element_output(checked[0], x_, layout, like)
+    mean, rstd = (empty(stats_shape, stats_dtype) if c is None else c for c in checked[1:])
+    x_, gamma_, beta_ = in_layout(x_, layout), _contiguous(gamma_), _contiguous(beta_)
+    _core.group_norm(
+        code, gamma_code, beta_code, spec.dtype_code("mean", stats_dtype), layout, *dims,
+        _core.address(x_), _address(gamma_), _address(beta_), float(eps),
+        _core.address(y.buffer), _core.address(mean), _core.address(rstd), threads,
+    )  # fmt: skip
+    results = (y.finish(), mean, rstd)
+    return GroupNormOutputs(*(_hand_over(x, g, r) for g, r in zip(given, results, strict=True)))
