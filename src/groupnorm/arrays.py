@@ -20,6 +20,8 @@ def to_numpy(name: str, array: Any) -> Array:
 
     TypeError for None, masked arrays, what is no array, and arrays that are not in CPU memory.
     """
+    if type(array) is np.ndarray:
+        return array
     if isinstance(array, np.ndarray):
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(f"{name}: a masked array; accepted: an array without a mask")
@@ -48,9 +50,7 @@ def _from_dlpack(like: Any) -> Callable[[Any], Any]:
 
 
 def to_kind_of(like: Any, array: Array) -> Any:
-    """`array` as the kind of array that `like` is, on the same memory."""
-    if isinstance(like, np.ndarray):
-        return array
+    """`array` as the kind of array that `like`, which is not NumPy's, is; on the same memory."""
     if array.dtype == _BFLOAT16:
         return _from_dlpack(like)(_core.bfloat16_array(array.view(np.uint16)))
     return _from_dlpack(like)(array)

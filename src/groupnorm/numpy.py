@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,12 +25,12 @@ def _contiguous(array: Array | None) -> Array | None:
     return None if array is None else in_layout(array, CONTIGUOUS)
 
 
-def _check_apart(names: tuple[str, ...], outputs: Sequence[Array | None]) -> None:
+def _check_apart(names: tuple[str, ...], outputs: Sequence[Any]) -> None:
     """ValueError when two given outputs overlap."""
-    for i, a in enumerate(outputs):
-        for name, b in zip(names[:i], outputs[:i], strict=True):
-            if a is not None and b is not None and overlap(a, b):
-                raise ValueError(f"out ({names[i]}): overlaps out ({name}); accepted: memory of its own")
+    given = [i for i, output in enumerate(outputs) if output is not None]
+    for i, j in itertools.combinations(given, 2):
+        if overlap(outputs[i], outputs[j]):
+            raise ValueError(f"out ({names[j]}): overlaps out ({names[i]}); accepted: memory of its own")
 
 
 def group_norm_backward(
@@ -107,15 +108,18 @@ def group_norm_backward(
         0 if dx is None else _core.address(dx.buffer), _address(sums[0]), _address(sums[1]),
         bool(recenter), threads,
     )  # fmt: skip
-    results = (None if dx is None else dx.finish(), *sums)
-    if out is None and isinstance(x, np.ndarray):
-        return GroupNormGrads(*results)
-    return GroupNormGrads(*(_hand_over(x, g, r) for g, r in zip(given, results, strict=True)))
+    return GroupNormGrads(
+        _hand_over(x, given[0], None if dx is None else dx.finish()),
+        _hand_over(x, given[1], sums[0]),
+        _hand_over(x, given[2], sums[1]),
+    )
 
 
 def _hand_over(like: Any, given: Any, result: Array | None) -> Any:
     """What the caller gets for an output: the array he gave, or the result as the kind that `like` is."""
-    return given if given is not None else None if result is None else to_kind_of(like, result)
+    if given is not None or result is None:
+        return given
+    return result if isinstance(like, np.ndarray) else to_kind_of(like, result)
 
 
 def group_normalization_grad(

@@ -100,6 +100,9 @@ def group_norm(
         return GroupNormOutputs(np.zeros(x.shape), np.zeros((n, num_groups)), rstd_empty)
     mean = x_.mean((2, 3), keepdims=True)
     centred = x_ - mean
+    rest = centred.mean((2, 3), keepdims=True)  # what the rounding of the mean left over
+    centred -= rest
+    mean += rest
     rstd = 1 / np.sqrt((centred**2).mean((2, 3), keepdims=True) + eps)
     y = centred * rstd * _affine(gamma, c, num_groups, 1.0) + _affine(beta, c, num_groups, 0.0)
     return GroupNormOutputs(y.reshape(x.shape), mean.reshape(n, num_groups), rstd.reshape(n, num_groups))

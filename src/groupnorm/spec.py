@@ -6,6 +6,7 @@ shape, layout or value. Each names the argument, what came and what is accepted.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -87,17 +88,14 @@ def parameter_dtype(x_dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64) if x_dtype == np.float64 else np.dtype(np.float32)
 
 
-def _mismatch(
-    wrong: str, rule: str, operands: Sequence[tuple[str, Array | None]]
-) -> TypeError:
+def _mismatch(wrong: str, rule: str, operands: Sequence[tuple[str, Array | None]]) -> TypeError:
     found = ", ".join(f"{name} {dtype_name(a.dtype)}" for name, a in operands if a is not None)
     dtype = next(dtype_name(a.dtype) for name, a in operands if name == wrong and a is not None)
     return TypeError(f"{wrong}: dtype {dtype} does not go with the others ({found}); accepted: {rule}")
 
 
 _PARAMETER_RULE: Final = (
-    "float64, float32, float16 or bfloat16 for {data}, and for {params} the dtype of x, "
-    "or float32 when x is 16-bit"
+    "float64, float32, float16 or bfloat16 for {data}, and for {params} the dtype of x, or float32 when x is 16-bit"
 )
 
 
@@ -125,9 +123,7 @@ def _check_groups(name: str, num_groups: int, channels: int) -> None:
         )
 
 
-def check_backward(
-    dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None
-) -> tuple[Dims, int, int, int]:
+def check_backward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None) -> tuple[Dims, int, int, int]:
     """Operator B: the dims and the codes of x, of gamma (of the statistics without one), of mean."""
     operands = (("x", x), ("dy", dy), ("gamma", gamma), ("mean", mean), ("rstd", rstd))
     x_code = dtype_code("x", x.dtype)
@@ -198,15 +194,17 @@ def check_forward(
     return Dims(shape[0], shape[1], math.prod(shape[2:]), int(num_groups)), x_code, codes[0], codes[1]
 
 
+_MASKS: Final = {
+    (dx, dgamma, dbeta): (dx, dgamma, dbeta) for dx, dgamma, dbeta in itertools.product((True, False), repeat=3)
+}
+
+
 def check_output_mask(output_mask: Sequence[bool]) -> tuple[bool, bool, bool]:
-    """Three booleans: which of dx, dgamma, dbeta to compute."""
+    """Three booleans: which of dx, dgamma and dbeta to compute."""
     try:
-        mask = tuple(output_mask)
-    except TypeError:
-        mask = ()
-    if len(mask) != 3 or not all(isinstance(m, (bool, np.bool_)) for m in mask):
-        raise ValueError(f"output_mask: {output_mask!r}; accepted: three booleans, for dx, dgamma and dbeta")
-    return bool(mask[0]), bool(mask[1]), bool(mask[2])
+        return _MASKS[tuple(output_mask)]  # type: ignore[index]
+    except (TypeError, KeyError):
+        raise ValueError(f"output_mask: {output_mask!r}; accepted: three booleans, for dx, dgamma and dbeta") from None
 
 
 def check_out(out: Any, names: tuple[str, ...], wanted: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -216,7 +214,7 @@ def check_out(out: Any, names: tuple[str, ...], wanted: tuple[bool, ...]) -> tup
     if not isinstance(out, (tuple, list)) or len(out) != len(names):
         count = len(out) if isinstance(out, (tuple, list)) else type(out).__name__
         raise TypeError(f"out: {count}; accepted: a tuple of {len(names)} arrays or None, for {', '.join(names)}")
-    for name, entry, want in zip(names, out, wanted, strict=True):
-        if entry is not None and not want:
-            raise ValueError(f"out: an array for {name}, which output_mask leaves out; accepted: None")
+    for i, entry in enumerate(out):
+        if entry is not None and not wanted[i]:
+            raise ValueError(f"out: an array for {names[i]}, which output_mask leaves out; accepted: None")
     return tuple(out)

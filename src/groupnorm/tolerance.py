@@ -1,0 +1,151 @@
+"""How far a result may be from the float64 reference, and why.
+
+u is the unit roundoff of the accumulator, 2^-24 (2^-53 for float64); docs/math.md, "Error bounds", has the
+derivation. To first order in u, with everything on the right from the reference:
+
+* a sum over positions, over a group or over the batch carries at most ROUNDINGS roundings on its way through
+  float32, so it is off by at most ROUNDINGS * u * sum|terms|. Everything above a block is added in float64;
+  for float64 itself each further addition counts, which `extra` holds;
+* xhat is one subtraction and one product: 2 u |xhat|;
+* dx is rstd times (dxhat - mean_dxhat) - xhat * mean_dxhat_xhat: each term carries its own error, and two
+  roundings more for the difference and the product with rstd;
+* one rounding to the dtype of the result.
+
+`CONTRACT` are the figures promised for ordinary data: max|result - reference| / max|reference|.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .reference import to_float64
+from .spec import Array, GroupNormGrads, dtype_name
+
+# Of a term on its way through a block: the product, 16 additions on a lane, 4 folds of the lanes; and the
+# two roundings of xhat.
+ROUNDINGS = 1 + 16 + 4 + 2
+
+# float32 results, relative to the largest reference value.
+CONTRACT = {"dx": 3e-7, "dgamma": 5e-7, "dbeta": 5e-7}
+# 16-bit dx: the share of elements that are the reference rounded once, the others 1 ulp away.
+CONTRACT_ROUNDED_SHARE = 0.999
+
+_SIGNIFICAND_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+_SMALLEST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+_LARGEST_EXPONENT = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}
+
+Float64 = npt.NDArray[np.float64]
+
+
+class Bounds(NamedTuple):
+    """Largest absolute error of each element of dx, dgamma and dbeta."""
+
+    dx: Float64
+    dgamma: Float64
+    dbeta: Float64
+
+
+def unit_roundoff(dtype: np.dtype[Any]) -> float:
+    """Half the distance from 1 to the next number of `dtype`."""
+    return math.ldexp(1.0, -_SIGNIFICAND_BITS[dtype_name(dtype)])
+
+
+def ulp(values: Float64, dtype: np.dtype[Any]) -> Float64:
+    """The distance between neighbours of `dtype` around each value."""
+    name = dtype_name(dtype)
+    _, exponent = np.frexp(np.abs(values))
+    spacing: Float64 = np.ldexp(1.0, exponent - _SIGNIFICAND_BITS[name])
+    return np.maximum(spacing, _SMALLEST[name])
+
+
+def round_to(values: Float64, dtype: np.dtype[Any]) -> Float64:
+    """float64 values rounded once to `dtype`, ties to even, as float64."""
+    name = dtype_name(dtype)
+    spacing = ulp(values, dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded: Float64 = np.where(np.isfinite(values), np.rint(values / spacing) * spacing, values)
+    limit = math.ldexp(2.0 - 2.0 * unit_roundoff(dtype), _LARGEST_EXPONENT[name])
+    return np.where(np.abs(rounded) > limit, np.copysign(np.inf, rounded), rounded)
+
+
+def _spread(x: Array, num_groups: int) -> Float64:
+    n, c = x.shape[:2]
+    return to_float64(x).reshape(n, num_groups, c // num_groups, -1)
+
+
+def backward_bounds(
+    dy: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    gamma: Array | None,
+    reference: GroupNormGrads[Float64],
+) -> Bounds:
+    """Bounds for `group_norm_backward` on these inputs, from their float64 reference."""
+    n, c = x.shape[:2]
+    groups = mean.shape[1]
+    assert reference.dx is not None
+    assert reference.dgamma is not None
+    assert reference.dbeta is not None
+    double = x.dtype == np.float64
+    u = math.ldexp(1.0, -53 if double else -24)
+    extra = math.ceil(x[:1].size / 256) + n if double else 0
+    roundings = (ROUNDINGS + extra) * u
+
+    d, x_ = _spread(dy, groups), _spread(x, groups)
+    gamma_ = (np.ones(c) if gamma is None else to_float64(gamma)).reshape(1, groups, c // groups, 1)
+    mean_, rstd_ = (to_float64(s)[:, :, None, None] for s in (mean, rstd))
+    xhat = (x_ - mean_) * rstd_
+    dxhat = gamma_ * d
+    axes = (2, 3)
+    mean_dxhat, size_dxhat = dxhat.mean(axes, keepdims=True), np.abs(dxhat).mean(axes, keepdims=True)
+    slope = (dxhat * xhat).mean(axes, keepdims=True)
+    # The pivot may stand off the mean by 2^-20 standard deviations: terms grow by so much of |dy|.
+    shift = 2.0**-20 if not double else 2.0**-49
+    size_slope = np.abs(dxhat * xhat).mean(axes, keepdims=True) + shift * size_dxhat
+    inner = (
+        2 * u * np.abs(dxhat - mean_dxhat)
+        + roundings * size_dxhat
+        + (np.abs(xhat) + shift) * (roundings + u) * size_slope
+        + 3 * u * np.abs(xhat * slope)
+    )
+    result_u = unit_roundoff(x.dtype)
+    dx = np.abs(rstd_) * inner + 2 * u * np.abs(reference.dx).reshape(inner.shape)
+    dx = dx.reshape(x.shape) + result_u * np.abs(reference.dx) + _SMALLEST[dtype_name(x.dtype)]
+
+    parameter = mean.dtype if gamma is None else gamma.dtype
+    parameter_u, smallest = unit_roundoff(parameter), _SMALLEST[dtype_name(parameter)]
+    absolute = np.abs(d).sum((0, 3)).reshape(c)
+    weighted = np.abs(d * xhat).sum((0, 3)).reshape(c)
+    dgamma = roundings * (weighted + shift * absolute) + parameter_u * np.abs(reference.dgamma) + smallest
+    dbeta = roundings * absolute + parameter_u * np.abs(reference.dbeta) + smallest
+    return Bounds(dx, dgamma, dbeta)
+
+
+def printed_bound(x: Array, dy: Array, gamma: Array, mean: Array, rstd: Array, reference: Float64) -> Float64:
+    """Bound for `group_normalization_grad`: as for dx, with gamma outside and one product more."""
+    u = 2.0**-24
+    shape = (*x.shape[:2], -1)
+    x_, dy_, gamma_ = (to_float64(a).reshape(shape) for a in (x, dy, gamma))
+    mean_, rstd_ = (to_float64(s)[:, :, None] for s in (mean, rstd))
+    xhat = (x_ - mean_) * rstd_
+    dxhat = dy_ * gamma_
+    mean_dxhat, size_dxhat = dxhat.mean(2, keepdims=True), np.abs(dxhat).mean(2, keepdims=True)
+    slope = (dxhat * xhat).mean(2, keepdims=True)
+    shift = 2.0**-20
+    size_slope = np.abs(dxhat * xhat).mean(2, keepdims=True) + shift * size_dxhat
+    roundings = (ROUNDINGS + 1) * u
+    inner = (
+        3 * u * (np.abs(dy_ - mean_dxhat) + np.abs(xhat * slope))
+        + roundings * size_dxhat
+        + (np.abs(xhat) + shift) * (roundings + u) * size_slope
+    )
+    bound: Float64 = np.abs(rstd_ * gamma_) * inner
+    magnitude = np.abs(reference)
+    return (
+        bound.reshape(x.shape) + 3 * u * magnitude + unit_roundoff(x.dtype) * magnitude + _SMALLEST[dtype_name(x.dtype)]
+    )

@@ -1,0 +1,139 @@
+"""The same bits whatever computes them: SIMD level x threads x batch x layout x mask."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from conftest import DTYPES, ISA_LEVELS, LOW_DTYPES, bits, channels_last
+
+import groupnorm
+from groupnorm import _core, cases
+from groupnorm.cases import SMALL, Case
+
+# Large enough that threads share the work, that a group is split, and that a channel has several chunks.
+SHARED_OUT = [
+    Case("groups_over_threads", (4, 32, 24, 24), 8),
+    Case("one_group", (1, 6, 100, 101), 1),
+    Case("few_wide_groups", (2, 40, 65, 64), 2),
+    Case("rows_of_the_batch", (700, 64), 8),
+    Case("odd_channels", (3, 37, 40, 41), 37),
+]
+
+
+@pytest.fixture(autouse=True)
+def _level_kept():
+    yield
+    _core.select_isa(None)
+
+
+def _variants(x):
+    yield "contiguous", lambda a: a
+    if x.ndim > 2:
+        yield "channels_last", channels_last
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", [*SMALL, *SHARED_OUT], ids=lambda case: case.name)
+def test_backward(case, dtype):
+    x, dy, gamma, mean, rstd = cases.make(case, dtype, family="dy_offset")
+    expected = None
+    for level, threads, (_, move) in itertools.product(ISA_LEVELS, (1, 2, 3, 7), _variants(x)):
+        assert _core.select_isa(level)
+        result = groupnorm.group_norm_backward(move(dy), move(x), mean, rstd, gamma, num_threads=threads)
+        found = [bits(array) for array in result]
+        expected = expected or found
+        assert found == expected, (level, threads)
+    for mask in itertools.product((False, True), repeat=3):
+        for threads, (_, move) in itertools.product((1, 3), _variants(x)):
+            result = groupnorm.group_norm_backward(
+                move(dy), move(x), mean, rstd, gamma, output_mask=mask, num_threads=threads
+            )
+            for wanted, array, whole in zip(mask, result, expected, strict=True):
+                assert (array is not None) == wanted
+                assert array is None or bits(array) == whole, (mask, threads)
+
+
+@pytest.mark.parametrize("recenter", [False, True])
+def test_backward_options(recenter):
+    for case in SHARED_OUT:
+        x, dy, _, mean, rstd = cases.make(case, np.float32)
+        found = set()
+        for level, threads in itertools.product(ISA_LEVELS, (1, 2, 3, 7)):
+            assert _core.select_isa(level)
+            result = groupnorm.group_norm_backward(dy, x, mean, rstd, recenter=recenter, num_threads=threads)
+            found.add(tuple(bits(array) for array in result))
+        assert len(found) == 1, case.name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_dx_of_a_sample_does_not_depend_on_its_batch(dtype, layout):
+    for case in [Case("batch", (8, 12, 30, 31), 3), Case("short", (40, 64, 3), 8), Case("rank2", (9, 48), 4)]:
+        x, dy, gamma, mean, rstd = cases.make(case, dtype)
+        move = channels_last if layout == "channels_last" and x.ndim > 2 else lambda a: a
+        whole = groupnorm.group_norm_backward(move(dy), move(x), mean, rstd, gamma, num_threads=2).dx
+        for first, last in [(0, 1), (2, 3), (1, 6), (case.shape[0] - 1, case.shape[0])]:
+            part = slice(first, last)
+            for threads in (1, 2, 3):
+                dx = groupnorm.group_norm_backward(
+                    move(dy[part]), move(x[part]), mean[part], rstd[part], gamma, num_threads=threads
+                ).dx
+                assert bits(dx) == bits(whole[part]), (case.name, part, threads)
+
+
+@pytest.mark.parametrize("dtype", LOW_DTYPES, ids=str)
+def test_printed_formula(dtype):
+    for case in [*SMALL, *SHARED_OUT]:
+        inputs = cases.grouped(cases.make(case, dtype))
+        found = set()
+        for level, threads in itertools.product(ISA_LEVELS, (1, 2, 3, 7)):
+            assert _core.select_isa(level)
+            dx = groupnorm.group_normalization_grad(
+                inputs.x, inputs.dy, inputs.gamma, inputs.mean, inputs.rstd, num_threads=threads
+            )
+            found.add(bits(dx))
+        assert len(found) == 1, case.name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_forward(dtype):
+    for case in [*SMALL, *SHARED_OUT]:
+        x, _, gamma, _, _ = cases.make(case, dtype)
+        found = set()
+        for level, threads, (_, move) in itertools.product(ISA_LEVELS, (1, 2, 3, 7), _variants(x)):
+            assert _core.select_isa(level)
+            result = groupnorm.group_norm(move(x), case.num_groups, gamma, num_threads=threads)
+            found.add(tuple(bits(array) for array in result))
+        assert len(found) == 1, case.name
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_and_infinity_have_the_same_bits_and_stay_in_their_group(dtype, special):
+    case = Case("planted", (3, 20, 5, 7), 5)
+    for operand in ("x", "dy", "mean", "rstd"):
+        inputs = cases.make(case, dtype)
+        planted = getattr(inputs, operand).copy()
+        planted[(1, 2) if operand in ("mean", "rstd") else (1, 9, 2, 3)] = special  # channel 9: group 2
+        inputs = inputs._replace(**{operand: planted})
+        found = set()
+        for level, (_, move) in itertools.product(ISA_LEVELS, _variants(inputs.x)):
+            assert _core.select_isa(level)
+            result = groupnorm.group_norm_backward(
+                move(inputs.dy), move(inputs.x), inputs.mean, inputs.rstd, inputs.gamma
+            )
+            found.add(tuple(bits(array) for array in result))
+        assert len(found) == 1, operand
+        clean = groupnorm.group_norm_backward(*(getattr(cases.make(case, dtype), n) for n in _ORDER))
+        affected = np.zeros(case.shape, bool)
+        affected[1, 8:12] = True
+        assert bits(result.dx[~affected]) == bits(clean.dx[~affected])
+        assert not np.isfinite(result.dx[1, 8:12].astype(np.float64)).all()
+        for name in ("dgamma", "dbeta"):
+            others = np.r_[0:8, 12:20]
+            assert bits(getattr(result, name)[others]) == bits(getattr(clean, name)[others])
+
+
+_ORDER = ("dy", "x", "mean", "rstd", "gamma")
