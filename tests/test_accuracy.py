@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import BFLOAT16, DTYPES, LOW_DTYPES, channels_last
 
 import groupnorm
+from conftest import BFLOAT16, DTYPES, LOW_DTYPES, channels_last
 from groupnorm import cases, reference, tolerance
 from groupnorm.cases import FAMILIES, SMALL, Case
 from groupnorm.reference import to_float64

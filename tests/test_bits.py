@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import DTYPES, ISA_LEVELS, LOW_DTYPES, bits, channels_last
 
 import groupnorm
+from conftest import DTYPES, ISA_LEVELS, LOW_DTYPES, bits, channels_last
 from groupnorm import _core, cases
 from groupnorm.cases import SMALL, Case
 

@@ -9,7 +9,9 @@ namespace {
 // Sizes that can exist: the bytes of every operand are an int64_t.
 bool sizes_valid(const Problem& problem) {
   if (problem.n < 0 || problem.channels < 0 || problem.length < 0) return false;
-  if (problem.groups <= 0 || problem.channels % problem.groups != 0) return false;
+  // A's groups are its channels, and an x of [N, 0, *] has none.
+  const bool no_groups = problem.groups == 0 && problem.op == Operator::kGroupNormalizationGrad;
+  if (no_groups ? problem.channels != 0 : problem.groups <= 0 || problem.channels % problem.groups != 0) return false;
   int64_t nc;
   int64_t elements;
   int64_t bytes;
