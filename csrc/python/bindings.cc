@@ -8,7 +8,9 @@
 
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -26,12 +28,24 @@ using Address = uintptr_t;
 
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
+std::string unsupported_isa_message() {
+  int count;
+  const gn::Isa* list = gn::isa_list(&count);
+  std::string accepted;
+  for (int i = 0; i < count; ++i) {
+    if (list[i].table && list[i].supported) accepted += (accepted.empty() ? "" : ", ") + std::string(list[i].name);
+  }
+  const char* asked = std::getenv("GROUPNORM_ISA");
+  return "GROUPNORM_ISA: '" + std::string(asked ? asked : "") + "'; accepted: " + accepted +
+         " (the SIMD levels of this build that this CPU has)";
+}
+
 void throw_status(gn::Status status) {
   switch (status) {
     case gn::Status::kOk:
       return;
     case gn::Status::kUnsupportedIsa:
-      throw std::runtime_error("GROUPNORM_ISA names a SIMD level that cannot run here");
+      throw std::runtime_error(unsupported_isa_message());
     case gn::Status::kInvalidProblem:
       throw std::invalid_argument("sizes of the problem are out of range");
     case gn::Status::kNullPointer:

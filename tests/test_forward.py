@@ -1,0 +1,66 @@
+"""Operator C where it is special: constant groups, one element, eps, in step with the backward."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import groupnorm
+from conftest import DTYPES
+from groupnorm import cases, reference
+from groupnorm.cases import Case
+from groupnorm.reference import to_float64
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 5, 5), (3, 4, 1), (2, 4)])
+def test_constant_groups_give_beta(isa, dtype, shape):
+    x = np.full(shape, 3.0, dtype)
+    beta = np.arange(4).astype(dtype)
+    y, mean, rstd = groupnorm.group_norm(x, 4, None, beta)
+    assert (y.reshape(*shape[:2], -1) == beta[:, None]).all()
+    assert (mean == 3).all()
+    np.testing.assert_allclose(rstd, 1 / np.sqrt(1e-5), rtol=1e-7)
+
+
+def test_defaults_and_dtypes_of_parameters():
+    inputs = cases.make(Case("case", (2, 8, 6, 6), 2), np.float16)
+    y, mean, rstd = groupnorm.group_norm(inputs.x, 2)
+    assert (y.dtype, mean.dtype, rstd.dtype) == (np.float16, np.float32, np.float32)
+    beta = np.zeros(8, np.float16)
+    mixed = groupnorm.group_norm(inputs.x, 2, inputs.gamma, beta)
+    truth = reference.group_norm(inputs.x, 2, inputs.gamma, beta)
+    assert np.abs(to_float64(mixed.y) - truth.y).max() <= 2**-11 * np.abs(truth.y).max() * 1.01
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-3, 2.0])
+def test_eps(eps):
+    x = cases.make(Case("case", (2, 8, 6, 6), 2), np.float32).x
+    result, truth = groupnorm.group_norm(x, 2, eps=eps), reference.group_norm(x, 2, eps=eps)
+    np.testing.assert_allclose(result.rstd, truth.rstd, rtol=2e-7)
+    np.testing.assert_allclose(result.y, truth.y, atol=1e-6)
+
+
+def test_nan_and_infinity_stay_in_their_group(isa):
+    x = cases.make(Case("case", (2, 8, 6, 6), 4), np.float32).x.copy()
+    clean = groupnorm.group_norm(x, 4)
+    for special in (np.nan, np.inf, -np.inf):
+        x[1, 3, 2, 2] = special
+        result = groupnorm.group_norm(x, 4)
+        assert np.isnan(result.y[1, 2:4]).all()
+        assert np.isnan(result.rstd[1, 1])
+        others = np.ones((2, 8), bool)
+        others[1, 2:4] = False
+        assert np.array_equal(result.y[others], clean.y[others])
+
+
+def test_statistics_feed_the_backward(isa):
+    case = Case("case", (2, 12, 9, 9), 3)
+    inputs = cases.make(case, np.float32)
+    _, mean, rstd = groupnorm.group_norm(inputs.x, 3, inputs.gamma)
+    dx = groupnorm.group_norm_backward(inputs.dy, inputs.x, mean, rstd, inputs.gamma).dx
+    truth = reference.group_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma).dx
+    # Two statistics of one rounding each: the gradient moves by a few units of float32.
+    assert np.abs(dx - truth).max() <= 1e-6 * np.abs(truth).max()
+    grouped = dx.reshape(2, 3, -1).astype(np.float64)
+    assert np.abs(grouped.sum(2)).max() <= 1e-4  # dx sums to 0 over a group
