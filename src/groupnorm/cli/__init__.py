@@ -1,0 +1,37 @@
+"""The command `groupnorm`: one module a command, errors on one line, exit code 2."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 2 an error that stderr names on one line, 130 interrupted."""
+    try:
+        import click
+        import rich  # noqa: F401
+
+        from .app import app
+    except ImportError as error:
+        _fail(f"{error.name} is not installed; the command line needs: pip install 'groupnorm[cli]'")
+    try:
+        app.main(arguments, prog_name="groupnorm", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        click.echo(help_wanted.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe has gone
+        sys.stderr.close()
+        sys.exit(1)
+    except MemoryError as error:
+        _fail(f"not enough memory{f': {error}' if str(error) else ''}")
+    except (OSError, TypeError, ValueError, RuntimeError) as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    print(f"groupnorm: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

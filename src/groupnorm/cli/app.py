@@ -1,0 +1,20 @@
+"""The commands by name."""
+
+from __future__ import annotations
+
+import click
+
+import groupnorm
+
+from .doctor import doctor
+from .run import run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(groupnorm.__version__, message="groupnorm %(version)s")
+def app() -> None:
+    """The gradient of Group Normalization: right, fast, with the same bits everywhere."""
+
+
+app.add_command(run)
+app.add_command(doctor)

@@ -1,0 +1,98 @@
+"""`groupnorm doctor`: what this installation is and what it would use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import groupnorm
+
+from .. import _core
+from ..threads import get_num_threads
+
+# What each optional package is for.
+OPTIONAL = {
+    "ml_dtypes": "bfloat16 NumPy arrays",
+    "torch": "CPU tensors through DLPack; a rival in benchmarks, a second opinion in tests",
+    "jax": "CPU arrays through DLPack",
+    "triton": "nothing yet",
+    "matplotlib": "pictures of the examples",
+    "sklearn": "photographs of the examples",
+}
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _threads() -> str:
+    try:
+        count = str(get_num_threads())
+    except ValueError as error:
+        return f"error: {error}"
+    asked = os.environ.get("GROUPNORM_NUM_THREADS")
+    return f"{count} (GROUPNORM_NUM_THREADS)" if asked else f"{count} (CPUs this process may use)"
+
+
+def _levels() -> str:
+    words = []
+    chosen = _core.current_isa()
+    for name, compiled, supported in _core.isa_list():
+        state = "chosen" if name == chosen else "available"
+        if not compiled:
+            state = "not compiled into this build"
+        elif not supported:
+            state = "not supported by this CPU"
+        words.append(f"{name}: {state}")
+    forced = os.environ.get("GROUPNORM_ISA")
+    if forced:
+        words.append(f"GROUPNORM_ISA={forced}" + ("" if chosen else ": cannot run here"))
+    return "\n".join(words)
+
+
+def _optional(package: str) -> str:
+    try:
+        importlib.import_module(package)
+    except Exception as error:  # whatever a broken installation raises is the answer
+        return f"missing: {type(error).__name__}: {error}"
+    try:
+        return version("scikit-learn" if package == "sklearn" else package)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+@click.command()
+def doctor() -> None:
+    """Print versions, build, CPU, SIMD levels, threads, and which optional packages are missing and why.
+
+    \b
+    Example:
+      groupnorm doctor
+    """
+    table = Table(title="groupnorm doctor", show_header=False)
+    table.add_row("groupnorm", groupnorm.__version__)
+    table.add_row("build", _core.BUILD)
+    table.add_row("Python", f"{platform.python_version()} ({sys.executable})")
+    table.add_row("NumPy", np.__version__)
+    table.add_row("CPU", _cpu())
+    table.add_row("SIMD levels, best first", _levels())
+    table.add_row("threads", _threads())
+    table.add_section()
+    for package, purpose in OPTIONAL.items():
+        table.add_row(package, f"{_optional(package)}\nfor {purpose}")
+    Console().print(table)
