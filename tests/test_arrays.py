@@ -230,3 +230,71 @@ def test_formula_gap_passes_nan_on():
     inputs = cases.grouped(cases.make(CASE, np.float32))
     inputs.dy[0, 0, 0, 0, 0] = np.nan
     assert np.isnan(groupnorm.formula_gap(*_printed_order(inputs)).max_abs)
+
+
+def test_torch_tensors_come_back_as_torch_tensors():
+    torch = pytest.importorskip("torch", reason="torch is not installed: `make test` installs it")
+    for dtype, kind in zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16, torch.float64), strict=True):
+        inputs = cases.make(CASE, dtype)
+        expected = _call(inputs)
+
+        def tensor(array, kind=kind):
+            if array.dtype == BFLOAT16:
+                return torch.from_numpy(array.view(np.int16).copy()).view(kind)
+            return torch.from_numpy(array.copy())
+
+        def values(result):
+            return bits(result.contiguous().view(torch.uint8).numpy())
+
+        tensors = inputs._replace(**{name: tensor(a) for name, a in inputs._asdict().items()})
+        for form in (torch.contiguous_format, torch.channels_last):
+            moved = tensors._replace(x=tensors.x.to(memory_format=form))
+            result = _call(moved)
+            for array, wanted in zip(result, expected, strict=True):
+                assert isinstance(array, torch.Tensor)
+                assert values(array) == bits(wanted)
+            assert result.dx.dtype == kind
+            assert result.dx.stride() == moved.x.stride()
+            y = groupnorm.group_norm(moved.x, CASE.num_groups, moved.gamma).y
+            assert isinstance(y, torch.Tensor)
+            assert y.stride() == moved.x.stride()
+            given = torch.empty_like(moved.x)
+            assert _call(moved, out=(given, None, None)).dx is given
+            assert values(given) == bits(expected.dx)
+    with pytest.raises(TypeError, match="x: Tensor that DLPack cannot pass on: Can't export tensors that require grad"):
+        _call(tensors._replace(x=tensors.x.requires_grad_()))
+
+
+class _Foreign:
+    """A read-only array of a library with an array namespace, as JAX's are."""
+
+    def __init__(self, array):
+        self._array = array.copy()
+        self._array.flags.writeable = False
+        self.dtype = array.dtype
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        class Namespace:
+            @staticmethod
+            def from_dlpack(array):
+                return _Foreign(np.from_dlpack(array))
+
+        return Namespace
+
+
+def test_arrays_of_a_library_with_a_namespace():
+    inputs = cases.make(CASE, np.float32)
+    foreign = inputs._replace(**{name: _Foreign(a) for name, a in inputs._asdict().items()})
+    result = _call(foreign)
+    assert all(isinstance(array, _Foreign) for array in result)
+    assert _same([array._array for array in result], _call(inputs))
+    mixed = _call(foreign._replace(x=inputs.x))
+    assert type(mixed.dx) is np.ndarray
+    with pytest.raises(ValueError, match=r"out \(dx\): a read-only array"):
+        _call(inputs, out=(_Foreign(inputs.x), None, None))

@@ -29,7 +29,8 @@ OPTIONAL = {
 }
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """The model of the CPU, as the kernel tells it."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
@@ -89,7 +90,7 @@ def doctor() -> None:
     table.add_row("build", _core.BUILD)
     table.add_row("Python", f"{platform.python_version()} ({sys.executable})")
     table.add_row("NumPy", np.__version__)
-    table.add_row("CPU", _cpu())
+    table.add_row("CPU", cpu_name())
     table.add_row("SIMD levels, best first", _levels())
     table.add_row("threads", _threads())
     table.add_section()

@@ -1,0 +1,88 @@
+# `make run` and `make test` do everything from a fresh clone; each target installs what it needs into .venv
+# once, and again only when what it is made from changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+BUILD_TOOLS := "scikit-build-core>=1.1" "nanobind>=3.1" "cmake>=3.20" ninja
+# The CPU build; torch without a version takes gigabytes.
+TORCH := torch==2.13.0
+
+SOURCES := $(shell find csrc src -name '*.cc' -o -name '*.h' -o -name '*.py' -o -name '*.pyi') \
+           CMakeLists.txt pyproject.toml README.md LICENSE
+CPP_FILES := $(shell find csrc tests/cpp -name '*.cc' -o -name '*.h')
+
+.PHONY: help run test lint bench bench-table test-sanitize test-aarch64 clean
+
+help:
+	@echo "make run            the gradients over two photographs, checked and drawn"
+	@echo "make test           all tests"
+	@echo "make lint           ruff, mypy, clang-format"
+	@echo "make bench          timings against torch and a memory copy; writes benchmarks/results/"
+	@echo "make test-sanitize  the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make test-aarch64   bits of an AArch64 build under qemu against those of this machine"
+	@echo "make clean          removes everything made"
+
+$(VENV)/made-base:
+	$(PYTHON) -c 'import sys; sys.exit("groupnorm needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) $(BUILD_TOOLS)
+	@touch $@
+
+# Building without isolation works offline: the build tools are in the environment already.
+$(VENV)/made-run: $(VENV)/made-base $(SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[examples]'
+	@touch $@
+
+$(VENV)/made-test: $(VENV)/made-base $(SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[examples,test]'
+	$(PIP) $(TORCH)
+	@touch $@
+
+$(VENV)/made-lint: $(VENV)/made-test pyproject.toml
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[lint]'
+	@touch $@
+
+run: $(VENV)/made-run
+	$(BIN)/python examples/photographs.py
+
+test: $(VENV)/made-test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/made-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+
+bench: $(VENV)/made-test
+	$(BIN)/python benchmarks/backward.py
+	$(BIN)/python benchmarks/table.py
+
+bench-table: $(VENV)/made-run
+	$(BIN)/python benchmarks/table.py
+
+# An environment of its own: the sanitized extension has the same name as the other.
+SANITIZE := build/sanitize
+SANITIZER_RUNTIME = $(shell $(or $(CXX),g++) -print-file-name=libasan.so):$(shell $(or $(CXX),g++) -print-file-name=libstdc++.so)
+
+$(SANITIZE)/made: $(SOURCES)
+	$(PYTHON) -m venv $(SANITIZE)
+	$(SANITIZE)/bin/pip install --quiet --disable-pip-version-check $(BUILD_TOOLS)
+	PATH="$(CURDIR)/$(SANITIZE)/bin:$$PATH" $(SANITIZE)/bin/pip install --quiet --disable-pip-version-check \
+	  --no-build-isolation -Cbuild-dir=$(SANITIZE)/cmake -Ccmake.define.GROUPNORM_SANITIZE=address,undefined \
+	  -Ccmake.build-type=RelWithDebInfo -Cinstall.strip=false '.[test]'
+	@touch $@
+
+# Leaks are CPython's own at exit; torch and the example are not part of this environment.
+test-sanitize: $(SANITIZE)/made
+	LD_PRELOAD="$(SANITIZER_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(SANITIZE)/bin/python -m pytest -p no:cacheprovider
+
+test-aarch64:
+	tests/cpp/aarch64.sh
+
+clean:
+	rm -rf build $(VENV) out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
