@@ -39,6 +39,8 @@ struct Span {
   int64_t channels;
   int64_t length;  // positions of a channel
   int64_t stride;  // elements from channel to channel (contiguous) or position to position (channels-last)
+  bool prefetch;   // inputs come from beyond the core's own caches
+  bool stream;     // the output would push out of the caches what is still to be read
 };
 
 enum class Formula : int {

@@ -120,7 +120,8 @@ class Pool {
   }
 
  private:
-  static constexpr int kSpins = 2000;
+  // How long to look for work, or for its end, before sleeping: waking up takes longer than a small job.
+  static constexpr int kSpins = 5000;
 
   void work(int worker) {
     const FpEnvironment environment;

@@ -212,6 +212,9 @@ class Pipeline {
       span.inputs[k] = inputs[k] ? static_cast<const char*>(inputs[k]) + bytes : nullptr;
     }
     span.output = output ? static_cast<char*>(output) + bytes : nullptr;
+    span.prefetch = plan_.prefetch;
+    // In place, the lines of the output are in the cache as inputs.
+    span.stream = plan_.stream && output != inputs[0] && output != inputs[1];
     std::copy(std::begin(scratch.coefs), std::end(scratch.coefs), span.coefs);
     std::copy(std::begin(scratch.sums), std::end(scratch.sums), span.sums);
     return span;

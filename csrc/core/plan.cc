@@ -2,14 +2,10 @@
 
 #include <numeric>
 
+#include "cache.h"
+
 namespace groupnorm {
 namespace {
-
-// Bytes of inputs that a span may have: what a core keeps between reduce and apply. Channels-last
-// spans are cut across rows, so they get a share of the last-level cache rather than a column too
-// narrow for whole cache lines.
-constexpr int64_t kContiguousBudget = 256 * 1024;
-constexpr int64_t kChannelsLastBudget = 4 * 1024 * 1024;
 
 // Elements below which a second thread costs more than it brings.
 constexpr int64_t kSerialElements = 32 * 1024;
@@ -19,17 +15,33 @@ constexpr int64_t kSplitElements = 16 * 1024;
 // Enough slots for any number of threads, few enough that their sums stay small beside x.
 int64_t batch_slots(int64_t n, int64_t channels) { return std::min(n, std::max<int64_t>(16, 32768 / channels)); }
 
+int64_t input_count(const Problem& problem) {
+  switch (problem.op) {
+    case Operator::kGroupNormalizationGrad:
+      return 3;
+    case Operator::kGroupNormBackward:
+      return 2;
+    case Operator::kGroupNorm:
+      break;
+  }
+  return 1;
+}
+
+// What a core keeps between reduce and apply: a contiguous span has a quarter of its own cache. A
+// channels-last span is cut across rows, into no narrower than whole cache lines; it has a share of the
+// last-level cache, and when even that is too little the whole row.
 int64_t span_groups(const Problem& problem, const Plan& plan) {
-  const int64_t inputs = problem.op == Operator::kGroupNormalizationGrad ? 3 : 2;
+  const int64_t inputs = input_count(problem);
   const int64_t element = element_size(problem.dtype);
   const int64_t group_bytes = inputs * element * plan.channels_per_group * problem.length;
   if (plan.layout == Layout::kContiguous) {
-    return std::max<int64_t>(1, kContiguousBudget / group_bytes);
+    return std::max<int64_t>(1, cache_sizes().core / 4 / group_bytes);
   }
   const int64_t row = element * plan.channels_per_group;
   const int64_t unit = std::min(problem.groups, std::lcm(row, kLine) / row);
-  if (unit * group_bytes > kChannelsLastBudget) return problem.groups;
-  return kChannelsLastBudget / (unit * group_bytes) * unit;
+  const int64_t share = cache_sizes().last / plan.workers * 3 / 4;
+  if (unit * group_bytes > share) return problem.groups;
+  return std::max<int64_t>(1, share / 4 / (unit * group_bytes)) * unit;
 }
 
 }  // namespace
@@ -56,6 +68,10 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   }
   plan.spans = (problem.groups + plan.groups_per_span - 1) / plan.groups_per_span;
   if (!plan.split) plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, plan.slots * plan.spans));
+
+  const int64_t tensor = elements * element_size(problem.dtype);
+  plan.prefetch = (input_count(problem) + 1) * tensor > cache_sizes().core;
+  plan.stream = (input_count(problem) + 1) * tensor > cache_sizes().last;
 
   const int64_t accumulator = problem.dtype == DType::kFloat64 ? 8 : 4;
   const int64_t padded = round_up(problem.channels, kLanes) + kLanes;

@@ -24,6 +24,8 @@ struct Plan {
   int workers;
   bool split;      // one task at a time, its pieces over all threads
   bool keep_sums;  // dgamma or dbeta is asked for
+  bool prefetch;   // the tensors are larger than a core's own cache
+  bool stream;     // they are larger than all caches: results go past them
   // Bytes of the parts of the workspace.
   int64_t affine_bytes;   // gamma or beta in the accumulator, [C] padded
   int64_t slot_bytes;     // two sums of one slot, [2][C]

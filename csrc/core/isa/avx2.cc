@@ -64,6 +64,33 @@ struct F32 {
     store_padded(*this, to, n);
   }
 
+  void stream(float* to) const {
+    _mm256_stream_ps(to, one_nan(low));
+    _mm256_stream_ps(to + 8, one_nan(high));
+  }
+  template <class T>
+  void stream(T* to) const {
+    alignas(32) T whole[kLanes];
+    store(whole);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_load_si256(reinterpret_cast<const __m256i*>(whole)));
+  }
+  static void fence() { _mm_sfence(); }
+
+  // 8 folds at once: each step puts two vectors' halves together, until each has one lane left.
+  static __m256 sum_eight(const F32* v) {
+    __m256 by4[4];
+    __m256 by2[2];
+    for (int i = 0; i < 4; ++i) {
+      const __m256 a = _mm256_add_ps(v[2 * i].low, v[2 * i].high);
+      const __m256 b = _mm256_add_ps(v[2 * i + 1].low, v[2 * i + 1].high);
+      by4[i] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    for (int i = 0; i < 2; ++i) by2[i] = fold_pair<0x44, 0xEE>(by4[2 * i], by4[2 * i + 1]);
+    const __m256 by1 = fold_pair<0x88, 0xDD>(by2[0], by2[1]);
+    return _mm256_permutevar8x32_ps(by1, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  static F32 sum_each(const F32* v) { return {sum_eight(v), sum_eight(v + 8)}; }
+
   float sum() const {
     const __m256 by8 = _mm256_add_ps(low, high);
     const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
@@ -72,6 +99,10 @@ struct F32 {
   }
 
  private:
+  template <int kFirst, int kSecond>
+  static __m256 fold_pair(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, kFirst), _mm256_shuffle_ps(a, b, kSecond));
+  }
   static __m256 widen_bfloat16(__m128i bits) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
@@ -139,6 +170,15 @@ struct F64 {
   }
   void store(double* to, int n) const { store_padded(*this, to, n); }
 
+  void stream(double* to) const { store(to); }
+  static void fence() {}
+
+  static F64 sum_each(const F64* v) {
+    double sums[kLanes];
+    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
+    return load(sums);
+  }
+
   double sum() const {
     const __m256d by4 = _mm256_add_pd(_mm256_add_pd(v[0], v[2]), _mm256_add_pd(v[1], v[3]));
     const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));
@@ -165,6 +205,7 @@ inline F64 fnma(const F64& a, const F64& b, const F64& c) {
 #include "../formula/group_norm-inl.h"
 #include "../formula/group_norm_backward-inl.h"
 #include "../formula/group_normalization_grad-inl.h"
+#include "../layout/aligned-inl.h"
 #include "../layout/channels_last-inl.h"
 #include "../layout/contiguous-inl.h"
 #include "table-inl.h"

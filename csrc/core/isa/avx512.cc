@@ -40,6 +40,28 @@ struct F32 {
   void store(BFloat16* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bfloat16()); }
   void store(BFloat16* to, int n) const { _mm256_mask_storeu_epi16(to, first16(n), bfloat16()); }
 
+  void stream(float* to) const { _mm512_stream_ps(to, one_nan()); }
+  void stream(Float16* to) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), float16()); }
+  void stream(BFloat16* to) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), bfloat16()); }
+  static void fence() { _mm_sfence(); }
+
+  // 16 folds at once: each step puts two vectors' halves together, until each has one lane left.
+  static F32 sum_each(const F32* v) {
+    __m512 by8[8];
+    __m512 by4[4];
+    __m512 by2[2];
+    for (int i = 0; i < 8; ++i) by8[i] = fold_pair<0x44, 0xEE>(v[2 * i].v, v[2 * i + 1].v);
+    for (int i = 0; i < 4; ++i) by4[i] = fold_pair<0x88, 0xDD>(by8[2 * i], by8[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) {
+      const __m512 a = by4[2 * i];
+      const __m512 b = by4[2 * i + 1];
+      by2[i] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xEE));
+    }
+    const __m512 by1 = _mm512_add_ps(_mm512_shuffle_ps(by2[0], by2[1], 0x88), _mm512_shuffle_ps(by2[0], by2[1], 0xDD));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return {_mm512_permutexvar_ps(order, by1)};
+  }
+
   float sum() const {
     const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
@@ -48,6 +70,10 @@ struct F32 {
   }
 
  private:
+  template <int kFirst, int kSecond>
+  static __m512 fold_pair(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, kFirst), _mm512_shuffle_f32x4(a, b, kSecond));
+  }
   static F32 widen_bfloat16(__m256i bits) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
   }
@@ -101,6 +127,18 @@ struct F64 {
     _mm512_mask_storeu_pd(to + 8, first8(n - 8), one_nan(high));
   }
 
+  void stream(double* to) const {
+    _mm512_stream_pd(to, one_nan(low));
+    _mm512_stream_pd(to + 8, one_nan(high));
+  }
+  static void fence() { _mm_sfence(); }
+
+  static F64 sum_each(const F64* v) {
+    double sums[kLanes];
+    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
+    return load(sums);
+  }
+
   double sum() const {
     const __m512d by8 = _mm512_add_pd(low, high);
     const __m256d by4 = _mm256_add_pd(_mm512_castpd512_pd256(by8), _mm512_extractf64x4_pd(by8, 1));
@@ -132,6 +170,7 @@ inline F64 fnma(F64 a, F64 b, F64 c) {
 #include "../formula/group_norm-inl.h"
 #include "../formula/group_norm_backward-inl.h"
 #include "../formula/group_normalization_grad-inl.h"
+#include "../layout/aligned-inl.h"
 #include "../layout/channels_last-inl.h"
 #include "../layout/contiguous-inl.h"
 #include "table-inl.h"

@@ -72,6 +72,18 @@ struct F32 {
     store_padded(*this, to, n);
   }
 
+  template <class T>
+  void stream(T* to) const {
+    store(to);
+  }
+  static void fence() {}
+
+  static F32 sum_each(const F32* v) {
+    float sums[kLanes];
+    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
+    return load(sums);
+  }
+
   float sum() const {
     const float32x4_t by4 = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
     const float32x2_t by2 = vadd_f32(vget_low_f32(by4), vget_high_f32(by4));
@@ -138,6 +150,15 @@ struct F64 {
   }
   void store(double* to, int n) const { store_padded(*this, to, n); }
 
+  void stream(double* to) const { store(to); }
+  static void fence() {}
+
+  static F64 sum_each(const F64* v) {
+    double sums[kLanes];
+    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
+    return load(sums);
+  }
+
   double sum() const {  // lanes l and l + 8, then 4, 2, 1
     float64x2_t by8[4];
     for (int i = 0; i < 4; ++i) by8[i] = vaddq_f64(v[i], v[i + 4]);
@@ -165,6 +186,7 @@ inline F64 fnma(const F64& a, const F64& b, const F64& c) {
 #include "../formula/group_norm-inl.h"
 #include "../formula/group_norm_backward-inl.h"
 #include "../formula/group_normalization_grad-inl.h"
+#include "../layout/aligned-inl.h"
 #include "../layout/channels_last-inl.h"
 #include "../layout/contiguous-inl.h"
 #include "table-inl.h"

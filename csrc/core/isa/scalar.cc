@@ -42,6 +42,11 @@ struct Lanes {
   void store(T* to, int n) const {
     for (int i = 0; i < n; ++i) narrow(v[i], to + i);
   }
+  template <class T>
+  void stream(T* to) const {
+    store(to);
+  }
+  static void fence() {}
   void store_raw(S* to) const {
     for (int i = 0; i < kLanes; ++i) to[i] = v[i];
   }
@@ -51,6 +56,9 @@ struct Lanes {
       for (int i = 0; i < half; ++i) r.v[i] += r.v[i + half];
     }
     return r.v[0];
+  }
+  static Lanes sum_each(const Lanes* v) {
+    return map([v](int i) { return v[i].sum(); });
   }
   template <class Fn>
   static Lanes map(Fn fn) {
@@ -87,6 +95,7 @@ using F64 = Lanes<double>;
 #include "../formula/group_norm-inl.h"
 #include "../formula/group_norm_backward-inl.h"
 #include "../formula/group_normalization_grad-inl.h"
+#include "../layout/aligned-inl.h"
 #include "../layout/channels_last-inl.h"
 #include "../layout/contiguous-inl.h"
 #include "table-inl.h"
