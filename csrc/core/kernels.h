@@ -25,7 +25,7 @@ inline constexpr int kLayoutCount = 2;
 
 inline constexpr int kLanes = 16;
 inline constexpr int64_t kBlock = 256;
-inline constexpr int64_t kChunk = 4096;
+inline constexpr int64_t kChunk = 1024;
 
 inline constexpr int kMaxInputs = 3;
 inline constexpr int kMaxSums = 3;
@@ -36,12 +36,18 @@ struct Span {
   void* output;                    // apply only
   const void* coefs[kMaxCoefs];    // each [channels] in the accumulator, readable up to a multiple of kLanes
   double* sums[kMaxSums];          // reduce only: each [channels], overwritten
+  double* partial;                 // channels-last reduce: scratch, [kMaxSums][channels]
+  void* lanes;                     // channels-last reduce: scratch, lane_bytes(channels)
   int64_t channels;
   int64_t length;  // positions of a channel
   int64_t stride;  // elements from channel to channel (contiguous) or position to position (channels-last)
-  bool prefetch;   // inputs come from beyond the core's own caches
   bool stream;     // the output would push out of the caches what is still to be read
 };
+
+// Accumulators of all lanes of a channels-last span.
+inline constexpr int64_t lane_bytes(int64_t channels, int64_t accumulator) {
+  return kLanes * kMaxSums * ((channels + kLanes - 1) / kLanes * kLanes) * accumulator;
+}
 
 enum class Formula : int {
   kBackwardReduce = 0,

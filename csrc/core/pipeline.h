@@ -25,6 +25,7 @@ class Pipeline {
     slots_ = base_ + 2 * plan.affine_bytes;
     partial_ = reinterpret_cast<double*>(slots_ + plan.slots * plan.slot_bytes);
     scratch_ = slots_ + plan.slots * plan.slot_bytes + plan.partial_bytes;
+    lanes_ = scratch_ + (plan.split ? 1 : plan.workers) * plan.scratch_bytes;
   }
 
   void run() {
@@ -48,7 +49,9 @@ class Pipeline {
   struct Scratch {
     Acc* coefs[kMaxCoefs];
     double* sums[kMaxSums];
+    double* partial;
     double* shifts;
+    void* lanes;
   };
 
   // One span of one sample.
@@ -63,6 +66,9 @@ class Pipeline {
       sums = reinterpret_cast<double*>(at);
       at += plan_.width * static_cast<int64_t>(sizeof(double));
     }
+    scratch.lanes = lanes_ + worker * plan_.lane_bytes;
+    scratch.partial = reinterpret_cast<double*>(at);
+    at += kMaxSums * plan_.width * static_cast<int64_t>(sizeof(double));
     scratch.shifts = reinterpret_cast<double*>(at);
     at += plan_.width * static_cast<int64_t>(sizeof(double));
     for (Acc*& coefs : scratch.coefs) {
@@ -212,11 +218,12 @@ class Pipeline {
       span.inputs[k] = inputs[k] ? static_cast<const char*>(inputs[k]) + bytes : nullptr;
     }
     span.output = output ? static_cast<char*>(output) + bytes : nullptr;
-    span.prefetch = plan_.prefetch;
     // In place, the lines of the output are in the cache as inputs.
     span.stream = plan_.stream && output != inputs[0] && output != inputs[1];
     std::copy(std::begin(scratch.coefs), std::end(scratch.coefs), span.coefs);
     std::copy(std::begin(scratch.sums), std::end(scratch.sums), span.sums);
+    span.partial = scratch.partial;
+    span.lanes = scratch.lanes;
     return span;
   }
 
@@ -303,7 +310,8 @@ class Pipeline {
     const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
     if (!plan_.split) return kernel(span);
     const int64_t chunk_doubles = kMaxSums * plan_.width;
-    for_pieces(span, [&](Span piece, int64_t channel, int64_t chunk) {
+    for_pieces(span, [&](Span piece, int64_t channel, int64_t chunk, int worker) {
+      piece.lanes = lanes_ + worker * plan_.lane_bytes;
       for (int k = 0; k < sums; ++k) piece.sums[k] = partial_ + chunk * chunk_doubles + k * plan_.width + channel;
       kernel(piece);
     });
@@ -321,7 +329,7 @@ class Pipeline {
   void apply(Formula formula, const Span& span) const {
     const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
     if (!plan_.split) return kernel(span);
-    for_pieces(span, [&](const Span& piece, int64_t, int64_t) { kernel(piece); });
+    for_pieces(span, [&](const Span& piece, int64_t, int64_t, int) { kernel(piece); });
   }
 
   // A piece is one chunk of some channels, in whole vectors where vectors run over channels.
@@ -332,7 +340,7 @@ class Pipeline {
     const int64_t per_part = round_up((span.channels + wanted - 1) / wanted, unit);
     const int64_t parts = (span.channels + per_part - 1) / per_part;
     const int64_t element = element_size(problem_.dtype);
-    parallel_for(parts * plan_.chunks, plan_.workers, [&](int64_t index, int) {
+    parallel_for(parts * plan_.chunks, plan_.workers, [&](int64_t index, int worker) {
       const int64_t channel = index % parts * per_part;
       const int64_t chunk = index / parts;
       Span piece = span;
@@ -342,7 +350,7 @@ class Pipeline {
       for (const void*& input : piece.inputs) input = input ? static_cast<const char*>(input) + bytes : nullptr;
       piece.output = span.output ? static_cast<char*>(span.output) + bytes : nullptr;
       for (const void*& coefs : piece.coefs) coefs = static_cast<const Acc*>(coefs) + channel;
-      fn(piece, channel, chunk);
+      fn(piece, channel, chunk, worker);
     });
   }
 
@@ -357,6 +365,7 @@ class Pipeline {
   char* slots_;
   double* partial_;
   char* scratch_;
+  char* lanes_;
 };
 
 }  // namespace groupnorm

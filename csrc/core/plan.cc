@@ -28,20 +28,18 @@ int64_t input_count(const Problem& problem) {
 }
 
 // What a core keeps between reduce and apply: a contiguous span has a quarter of its own cache. A
-// channels-last span is cut across rows, into no narrower than whole cache lines; it has a share of the
-// last-level cache, and when even that is too little the whole row.
+// channels-last span takes whole rows: every narrower one visits every page again.
 int64_t span_groups(const Problem& problem, const Plan& plan) {
-  const int64_t inputs = input_count(problem);
-  const int64_t element = element_size(problem.dtype);
-  const int64_t group_bytes = inputs * element * plan.channels_per_group * problem.length;
-  if (plan.layout == Layout::kContiguous) {
-    return std::max<int64_t>(1, cache_sizes().core / 4 / group_bytes);
-  }
-  const int64_t row = element * plan.channels_per_group;
-  const int64_t unit = std::min(problem.groups, std::lcm(row, kLine) / row);
-  const int64_t share = cache_sizes().last / plan.workers * 3 / 4;
-  if (unit * group_bytes > share) return problem.groups;
-  return std::max<int64_t>(1, share / 4 / (unit * group_bytes)) * unit;
+  if (plan.layout == Layout::kChannelsLast && problem.length > 1) return problem.groups;
+  const int64_t group_elements = plan.channels_per_group * problem.length;
+  const int64_t group_bytes = input_count(problem) * element_size(problem.dtype) * group_elements;
+  return std::max<int64_t>(1, cache_sizes().core / 4 / group_bytes);
+}
+
+// Whether threads that take whole tasks would wait for the last one for more than an eighth of the time.
+bool uneven(int64_t tasks, int workers) {
+  const int64_t rounds = (tasks + workers - 1) / workers;
+  return 8 * (rounds * workers - tasks) > rounds * workers;
 }
 
 }  // namespace
@@ -56,21 +54,22 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   plan.slots = plan.keep_sums ? batch_slots(problem.n, problem.channels) : problem.n;
   plan.workers = elements < kSerialElements ? 1 : threads;
 
-  const int64_t owners = plan.slots * problem.groups;
-  plan.split =
-      plan.workers > 1 && owners < 4 * plan.workers && plan.channels_per_group * problem.length >= kSplitElements;
+  // Channels-last spans take whole rows, so there it is samples that threads can have to themselves.
+  const bool across = plan.layout == Layout::kChannelsLast && problem.length > 1;
+  const int64_t owners = across ? plan.slots : plan.slots * problem.groups;
+  const int64_t owned = (across ? problem.channels : plan.channels_per_group) * problem.length;
+  plan.split = uneven(owners, plan.workers) && owned >= kSplitElements;
   if (plan.split) {
-    plan.groups_per_span = plan.layout == Layout::kContiguous ? 1 : problem.groups;
+    plan.groups_per_span = across ? problem.groups : 1;
     plan.chunks = (problem.length + kChunk - 1) / kChunk;
   } else {
-    const int64_t shared_out = std::max<int64_t>(1, owners / (4 * plan.workers));
+    const int64_t shared_out = across ? problem.groups : std::max<int64_t>(1, owners / (4 * plan.workers));
     plan.groups_per_span = std::min({span_groups(problem, plan), problem.groups, shared_out});
   }
   plan.spans = (problem.groups + plan.groups_per_span - 1) / plan.groups_per_span;
   if (!plan.split) plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, plan.slots * plan.spans));
 
   const int64_t tensor = elements * element_size(problem.dtype);
-  plan.prefetch = (input_count(problem) + 1) * tensor > cache_sizes().core;
   plan.stream = (input_count(problem) + 1) * tensor > cache_sizes().last;
 
   const int64_t accumulator = problem.dtype == DType::kFloat64 ? 8 : 4;
@@ -79,9 +78,12 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   plan.affine_bytes = problem.op == Operator::kGroupNormalizationGrad ? 0 : round_up(padded * accumulator, kLine);
   plan.slot_bytes = plan.keep_sums ? 2 * round_up(padded * 8, kLine) : 0;
   plan.partial_bytes = plan.split ? round_up(plan.chunks * kMaxSums * plan.width * 8, kLine) : 0;
-  plan.scratch_bytes = round_up(plan.width * (kMaxCoefs * accumulator + (kMaxSums + 1) * 8), kLine);
+  plan.scratch_bytes = round_up(plan.width * (kMaxCoefs * accumulator + (2 * kMaxSums + 1) * 8), kLine);
+  // Pieces of a split span run at once, on a worker each.
+  plan.lane_bytes =
+      across ? round_up(lane_bytes(plan.groups_per_span * plan.channels_per_group, accumulator), kLine) : 0;
   plan.total_bytes = 2 * plan.affine_bytes + plan.slots * plan.slot_bytes + plan.partial_bytes +
-                     (plan.split ? 1 : plan.workers) * plan.scratch_bytes + kLine;
+                     (plan.split ? 1 : plan.workers) * plan.scratch_bytes + plan.workers * plan.lane_bytes + kLine;
   return plan;
 }
 

@@ -24,13 +24,13 @@ struct Plan {
   int workers;
   bool split;      // one task at a time, its pieces over all threads
   bool keep_sums;  // dgamma or dbeta is asked for
-  bool prefetch;   // the tensors are larger than a core's own cache
-  bool stream;     // they are larger than all caches: results go past them
+  bool stream;     // the tensors are larger than all caches: results go past them
   // Bytes of the parts of the workspace.
   int64_t affine_bytes;   // gamma or beta in the accumulator, [C] padded
   int64_t slot_bytes;     // two sums of one slot, [2][C]
   int64_t partial_bytes;  // split only: sums of all chunks, [chunks][kMaxSums][width]
   int64_t scratch_bytes;  // one worker: coefficients and sums of a span
+  int64_t lane_bytes;     // one worker, channels-last: accumulators of all lanes of a span
   int64_t total_bytes;
 
   int64_t slot_begin(int64_t slot, int64_t n) const { return slot * (n / slots) + std::min(slot, n % slots); }

@@ -4,6 +4,7 @@
 template <template <class> class F, class V, class T>
 struct Contiguous {
   using Scalar = typename V::Scalar;
+  static constexpr int64_t kWorthAligning = 8 * kLanes;  // stores that cross a line cost more than a head
 
   static void reduce(const Span& span) {
     if (span.length <= kBlock) {
@@ -26,7 +27,8 @@ struct Contiguous {
 
  private:
   // The sums of kLanes blocks wait to be folded together.
-  static_assert(kChunk == kLanes * kBlock, "a chunk has as many blocks as V::sum_each folds");
+  static constexpr int64_t kFolded = kLanes * kBlock;
+  static_assert(kFolded % kChunk == 0, "whole chunks are folded together");
   struct Blocks {
     V lanes[kMaxSums][kLanes];
 
@@ -58,7 +60,7 @@ struct Contiguous {
     }
   }
 
-  // The blocks of a chunk are folded together, then added in order.
+  // The blocks of several chunks are folded together, then added in order.
   static void reduce_long(const Span& span) {
     using Op = F<V>;
     Blocks blocks;
@@ -69,20 +71,27 @@ struct Contiguous {
       broadcast_coefs<Op::kCoefs>(span, c, coef);
       channel_inputs<Op::kInputs>(span, c, in);
       double total[Op::kSums] = {};
-      for (int64_t begin = 0; begin < span.length; begin += kChunk) {
-        const int64_t end = begin + kChunk < span.length ? begin + kChunk : span.length;
+      for (int64_t begin = 0; begin < span.length; begin += kFolded) {
+        const int64_t end = begin + kFolded < span.length ? begin + kFolded : span.length;
         int count = 0;
         for (int64_t i = begin; i < end; i += kBlock) {
           reduce_block(in, i, i + kBlock < end ? i + kBlock : end, coef, count++, blocks);
         }
         for (int k = 0; k < Op::kSums; ++k) {
           blocks.fold(k, count, sums);
-          double chunk = 0;
-          for (int b = 0; b < count; ++b) chunk += static_cast<double>(sums[b]);
-          total[k] += chunk;
+          add_chunks(sums, count, &total[k]);
         }
       }
       for (int k = 0; k < Op::kSums; ++k) span.sums[k][c] = total[k];
+    }
+  }
+
+  static void add_chunks(const Scalar* blocks, int count, double* total) {
+    constexpr int kBlocks = static_cast<int>(kChunk / kBlock);
+    for (int first = 0; first < count; first += kBlocks) {
+      double chunk = 0;
+      for (int b = first; b < first + kBlocks && b < count; ++b) chunk += static_cast<double>(blocks[b]);
+      *total += chunk;
     }
   }
 
@@ -121,7 +130,7 @@ struct Contiguous {
       Op::apply(value, coef).store(out + i, count);
     };
     int64_t i = 0;
-    if constexpr (kStream) {
+    if (kStream || span.length >= kWorthAligning) {  // vectors of the output on whole cache lines
       int64_t head = elements_to_line(out);
       if (head > span.length) head = span.length;
       for (; i < head; i += kLanes) some(i, static_cast<int>(head - i < kLanes ? head - i : kLanes));
