@@ -256,13 +256,15 @@ class Pipeline {
   }
 
   static Acc pivot_of(double mean, double deviation) {
-    const Acc itself = static_cast<Acc>(mean);
-    if (!(deviation > 0) || !std::isfinite(deviation)) return itself;
+    const int exponent = static_cast<int>(bit_cast<uint64_t>(deviation) >> 52 & 0x7FF) - 1023;
     constexpr int kDigits = std::numeric_limits<Acc>::digits;
-    const double grid = std::ldexp(1.0, std::ilogb(deviation) + 4 - kDigits);
-    const double steps = std::abs(mean / grid);
-    if (!(steps < std::ldexp(1.0, kDigits - 1))) return itself;  // a multiple of the grid by itself
-    return static_cast<Acc>(std::copysign(std::nearbyint(steps) * grid, mean));
+    const Acc itself = static_cast<Acc>(mean);
+    if (!(deviation > 0) || exponent < -800 || exponent > 800) return itself;
+    const double grid = bit_cast<double>(static_cast<uint64_t>(exponent + 4 - kDigits + 1023) << 52);
+    if (!(std::abs(mean) < grid * (uint64_t{1} << (kDigits - 1)))) return itself;  // a multiple of the grid by itself
+    // Numbers around 1.5 * 2^52 grids are whole multiples of it: the sum is rounded to one.
+    const double rounder = grid * 0x1.8p52;
+    return static_cast<Acc>((mean + rounder) - rounder);
   }
 
   // Sum of dy * xhat from that of dy * (xhat + shift).

@@ -24,7 +24,7 @@ struct Plan {
   int workers;
   bool split;      // one task at a time, its pieces over all threads
   bool keep_sums;  // dgamma or dbeta is asked for
-  bool stream;     // the tensors are larger than all caches: results go past them
+  bool stream;     // the tensors are larger than half the last cache: results go past it
   // Bytes of the parts of the workspace.
   int64_t affine_bytes;   // gamma or beta in the accumulator, [C] padded
   int64_t slot_bytes;     // two sums of one slot, [2][C]

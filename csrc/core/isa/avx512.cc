@@ -74,8 +74,13 @@ struct F32 {
   static __m512 fold_pair(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, kFirst), _mm512_shuffle_f32x4(a, b, kSecond));
   }
+  // One permutation of words each way: word i to the high half of lane i over zeros, and back.
   static F32 widen_bfloat16(__m256i bits) {
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+    const __m512i lane =
+        _mm512_setr_epi32(0 << 16, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16, 8 << 16, 9 << 16,
+                          10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
+    const __m512i words = _mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, lane, _mm512_castsi256_si512(bits));
+    return {_mm512_castsi512_ps(words)};
   }
   __m512 one_nan() const {
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
@@ -86,7 +91,9 @@ struct F32 {
     const __m512i bits = _mm512_castps_si512(one_nan());
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    const __m512i high_words = _mm512_setr_epi32(1 | 3 << 16, 5 | 7 << 16, 9 | 11 << 16, 13 | 15 << 16, 17 | 19 << 16,
+                                                 21 | 23 << 16, 25 | 27 << 16, 29 | 31 << 16, 0, 0, 0, 0, 0, 0, 0, 0);
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(high_words, rounded));
   }
 };
 
