@@ -9,7 +9,7 @@
 namespace groupnorm {
 namespace {
 
-#include "padded-inl.h"
+#include "generic-inl.h"
 
 inline __m256i iota8() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
 inline __m256i iota4() { return _mm256_setr_epi64x(0, 1, 2, 3); }
@@ -173,11 +173,7 @@ struct F64 {
   void stream(double* to) const { store(to); }
   static void fence() {}
 
-  static F64 sum_each(const F64* v) {
-    double sums[kLanes];
-    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
-    return load(sums);
-  }
+  static F64 sum_each(const F64* v) { return sum_one_by_one(v); }
 
   double sum() const {
     const __m256d by4 = _mm256_add_pd(_mm256_add_pd(v[0], v[2]), _mm256_add_pd(v[1], v[3]));
@@ -202,12 +198,6 @@ inline F64 fnma(const F64& a, const F64& b, const F64& c) {
   return F64::map([&](int i) { return _mm256_fnmadd_pd(a.v[i], b.v[i], c.v[i]); });
 }
 
-#include "../formula/group_norm-inl.h"
-#include "../formula/group_norm_backward-inl.h"
-#include "../formula/group_normalization_grad-inl.h"
-#include "../layout/aligned-inl.h"
-#include "../layout/channels_last-inl.h"
-#include "../layout/contiguous-inl.h"
 #include "table-inl.h"
 
 }  // namespace

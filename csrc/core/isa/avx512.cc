@@ -2,12 +2,15 @@
 // arithmetic, since the instruction for it flushes subnormals.
 #include <immintrin.h>
 
+#include <cstring>
 #include <type_traits>
 
 #include "tables.h"
 
 namespace groupnorm {
 namespace {
+
+#include "generic-inl.h"
 
 inline __mmask16 first16(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
 inline __mmask8 first8(int n) { return static_cast<__mmask8>(n >= 8 ? 0xFFu : n <= 0 ? 0u : (1u << n) - 1u); }
@@ -140,11 +143,7 @@ struct F64 {
   }
   static void fence() { _mm_sfence(); }
 
-  static F64 sum_each(const F64* v) {
-    double sums[kLanes];
-    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
-    return load(sums);
-  }
+  static F64 sum_each(const F64* v) { return sum_one_by_one(v); }
 
   double sum() const {
     const __m512d by8 = _mm512_add_pd(low, high);
@@ -174,12 +173,6 @@ inline F64 fnma(F64 a, F64 b, F64 c) {
   return {_mm512_fnmadd_pd(a.low, b.low, c.low), _mm512_fnmadd_pd(a.high, b.high, c.high)};
 }
 
-#include "../formula/group_norm-inl.h"
-#include "../formula/group_norm_backward-inl.h"
-#include "../formula/group_normalization_grad-inl.h"
-#include "../layout/aligned-inl.h"
-#include "../layout/channels_last-inl.h"
-#include "../layout/contiguous-inl.h"
 #include "table-inl.h"
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace groupnorm {
 namespace {
 
-#include "padded-inl.h"
+#include "generic-inl.h"
 
 inline const uint16_t* raw(const Float16* p) { return reinterpret_cast<const uint16_t*>(p); }
 inline const uint16_t* raw(const BFloat16* p) { return reinterpret_cast<const uint16_t*>(p); }
@@ -78,11 +78,7 @@ struct F32 {
   }
   static void fence() {}
 
-  static F32 sum_each(const F32* v) {
-    float sums[kLanes];
-    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
-    return load(sums);
-  }
+  static F32 sum_each(const F32* v) { return sum_one_by_one(v); }
 
   float sum() const {
     const float32x4_t by4 = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
@@ -153,11 +149,7 @@ struct F64 {
   void stream(double* to) const { store(to); }
   static void fence() {}
 
-  static F64 sum_each(const F64* v) {
-    double sums[kLanes];
-    for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
-    return load(sums);
-  }
+  static F64 sum_each(const F64* v) { return sum_one_by_one(v); }
 
   double sum() const {  // lanes l and l + 8, then 4, 2, 1
     float64x2_t by8[4];
@@ -183,12 +175,6 @@ inline F64 fnma(const F64& a, const F64& b, const F64& c) {
   return F64::map([&](int i) { return vfmsq_f64(c.v[i], a.v[i], b.v[i]); });
 }
 
-#include "../formula/group_norm-inl.h"
-#include "../formula/group_norm_backward-inl.h"
-#include "../formula/group_normalization_grad-inl.h"
-#include "../layout/aligned-inl.h"
-#include "../layout/channels_last-inl.h"
-#include "../layout/contiguous-inl.h"
 #include "table-inl.h"
 
 }  // namespace

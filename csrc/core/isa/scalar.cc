@@ -92,12 +92,6 @@ Lanes<S> fnma(const Lanes<S>& a, const Lanes<S>& b, const Lanes<S>& c) {
 using F32 = Lanes<float>;
 using F64 = Lanes<double>;
 
-#include "../formula/group_norm-inl.h"
-#include "../formula/group_norm_backward-inl.h"
-#include "../formula/group_normalization_grad-inl.h"
-#include "../layout/aligned-inl.h"
-#include "../layout/channels_last-inl.h"
-#include "../layout/contiguous-inl.h"
 #include "table-inl.h"
 
 }  // namespace

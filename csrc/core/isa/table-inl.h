@@ -7,6 +7,13 @@
 // where the CPU can, p on a multiple of the vector's size in memory; fence() orders it. sum() folds lanes
 // l and l + 8, 4, 2, 1; lane i of sum_each(v) is v[i].sum().
 
+#include "../formula/group_norm-inl.h"
+#include "../formula/group_norm_backward-inl.h"
+#include "../formula/group_normalization_grad-inl.h"
+#include "../layout/aligned-inl.h"
+#include "../layout/channels_last-inl.h"
+#include "../layout/contiguous-inl.h"
+
 template <class T>
 using VectorOf = std::conditional_t<std::is_same_v<T, double>, F64, F32>;
 

@@ -1,6 +1,6 @@
-// For SIMD levels without masked loads and stores. A partial vector goes through a whole one on the
-// stack: it never touches elements that are not there.
+// What a SIMD level does without instructions for it.
 
+// A partial vector goes through a whole one on the stack: it never touches elements that are not there.
 template <class V, class T>
 V load_padded(const T* from, int n) {
   T whole[kLanes] = {};
@@ -12,4 +12,11 @@ void store_padded(const V& value, T* to, int n) {
   T whole[kLanes];
   value.store(whole);
   std::memcpy(to, whole, static_cast<size_t>(n) * sizeof(T));
+}
+
+template <class V>
+V sum_one_by_one(const V* v) {
+  typename V::Scalar sums[kLanes];
+  for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
+  return V::load(sums);
 }
