@@ -46,16 +46,18 @@ struct Contiguous {
     alignas(64) Scalar sums[kLanes];
     for (int64_t c = 0; c < span.channels; c += kLanes) {
       const int count = static_cast<int>(span.channels - c < kLanes ? span.channels - c : kLanes);
-      for (int b = 0; b < count; ++b) {
-        V coef[kMaxCoefs];
-        const T* in[kMaxInputs];
-        broadcast_coefs<Op::kCoefs>(span, c + b, coef);
-        channel_inputs<Op::kInputs>(span, c + b, in);
-        reduce_block(in, 0, span.length, coef, b, blocks);
+      int b = 0;
+      for (; b + 2 <= count; b += 2) {
+        const Strand pair[2] = {Strand(span, c + b), Strand(span, c + b + 1)};
+        reduce_blocks<2>(pair, span.length, b, blocks);
+      }
+      if (b < count) {
+        const Strand one(span, c + b);
+        reduce_blocks<1>(&one, span.length, b, blocks);
       }
       for (int k = 0; k < Op::kSums; ++k) {
         blocks.fold(k, count, sums);
-        for (int b = 0; b < count; ++b) span.sums[k][c + b] = static_cast<double>(sums[b]);
+        for (int i = 0; i < count; ++i) span.sums[k][c + i] = static_cast<double>(sums[i]);
       }
     }
   }
@@ -66,16 +68,23 @@ struct Contiguous {
     Blocks blocks;
     alignas(64) Scalar sums[kLanes];
     for (int64_t c = 0; c < span.channels; ++c) {
-      V coef[kMaxCoefs];
-      const T* in[kMaxInputs];
-      broadcast_coefs<Op::kCoefs>(span, c, coef);
-      channel_inputs<Op::kInputs>(span, c, in);
       double total[Op::kSums] = {};
       for (int64_t begin = 0; begin < span.length; begin += kFolded) {
         const int64_t end = begin + kFolded < span.length ? begin + kFolded : span.length;
+        Strand pair[2] = {Strand(span, c), Strand(span, c)};
+        pair[0].advance(begin);
+        pair[1].advance(begin + kBlock);
         int count = 0;
-        for (int64_t i = begin; i < end; i += kBlock) {
-          reduce_block(in, i, i + kBlock < end ? i + kBlock : end, coef, count++, blocks);
+        int64_t i = begin;
+        for (; i + 2 * kBlock <= end; i += 2 * kBlock) {
+          reduce_blocks<2>(pair, kBlock, count, blocks);
+          pair[0].advance(2 * kBlock);
+          pair[1].advance(2 * kBlock);
+          count += 2;
+        }
+        for (; i < end; i += kBlock) {
+          reduce_blocks<1>(pair, i + kBlock < end ? kBlock : end - i, count++, blocks);
+          pair[0].advance(kBlock);
         }
         for (int k = 0; k < Op::kSums; ++k) {
           blocks.fold(k, count, sums);
@@ -95,39 +104,65 @@ struct Contiguous {
     }
   }
 
-  static void reduce_block(const T* const* in, int64_t begin, int64_t end, const V* coef, int block, Blocks& blocks) {
+  // Where a channel is read, and its coefficients.
+  struct Strand {
+    const T* in[kMaxInputs];
+    V coef[kMaxCoefs];
+
+    Strand(const Span& span, int64_t channel) {
+      for (int k = 0; k < F<V>::kInputs; ++k) {
+        in[k] = static_cast<const T*>(span.inputs[k]) + channel * span.stride;
+      }
+      for (int k = 0; k < F<V>::kCoefs; ++k) {
+        coef[k] = V::set1(static_cast<const Scalar*>(span.coefs[k])[channel]);
+      }
+    }
+    void advance(int64_t positions) {
+      for (int k = 0; k < F<V>::kInputs; ++k) in[k] += positions;
+    }
+  };
+
+  // Blocks `first` and on, one a strand. Two at a time: an addition has to wait for the one before it on its
+  // lane, and the other block fills that time.
+  template <int kStrands>
+  static void reduce_blocks(const Strand* strands, int64_t length, int first, Blocks& blocks) {
     using Op = F<V>;
-    V sum[kMaxSums];
+    V sum[kStrands][kMaxSums];
     V value[kMaxInputs];
-    for (int k = 0; k < Op::kSums; ++k) sum[k] = V::zero();
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + i);
-      Op::accumulate(value, coef, sum);
+    for (int s = 0; s < kStrands; ++s) {
+      for (int k = 0; k < Op::kSums; ++k) sum[s][k] = V::zero();
     }
-    if (i < end) {  // lanes past the end keep what they hold
-      const int rest = static_cast<int>(end - i);
-      V next[kMaxSums];
-      for (int k = 0; k < Op::kSums; ++k) next[k] = sum[k];
-      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + i, rest);
-      Op::accumulate(value, coef, next);
-      for (int k = 0; k < Op::kSums; ++k) sum[k] = V::select_first(rest, next[k], sum[k]);
+    int64_t i = 0;
+    for (; i + kLanes <= length; i += kLanes) {
+      for (int s = 0; s < kStrands; ++s) {
+        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strands[s].in[k] + i);
+        Op::accumulate(value, strands[s].coef, sum[s]);
+      }
     }
-    for (int k = 0; k < Op::kSums; ++k) blocks.lanes[k][block] = sum[k];
+    if (i < length) {  // lanes past the end keep what they hold
+      const int rest = static_cast<int>(length - i);
+      for (int s = 0; s < kStrands; ++s) {
+        V next[kMaxSums];
+        for (int k = 0; k < Op::kSums; ++k) next[k] = sum[s][k];
+        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strands[s].in[k] + i, rest);
+        Op::accumulate(value, strands[s].coef, next);
+        for (int k = 0; k < Op::kSums; ++k) sum[s][k] = V::select_first(rest, next[k], sum[s][k]);
+      }
+    }
+    for (int s = 0; s < kStrands; ++s) {
+      for (int k = 0; k < Op::kSums; ++k) blocks.lanes[k][first + s] = sum[s][k];
+    }
   }
 
   template <bool kStream>
   static void apply_channel(const Span& span, int64_t c) {
     using Op = F<V>;
-    V coef[kMaxCoefs];
+    const Strand strand(span, c);
     V value[kMaxInputs];
-    const T* in[kMaxInputs];
-    broadcast_coefs<Op::kCoefs>(span, c, coef);
-    channel_inputs<Op::kInputs>(span, c, in);
     T* out = static_cast<T*>(span.output) + c * span.stride;
     const auto some = [&](int64_t i, int count) {
-      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + i, count);
-      Op::apply(value, coef).store(out + i, count);
+      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i, count);
+      Op::apply(value, strand.coef).store(out + i, count);
     };
     int64_t i = 0;
     if (kStream || span.length >= kWorthAligning) {  // vectors of the output on whole cache lines
@@ -137,27 +172,13 @@ struct Contiguous {
       i = head;
     }
     for (; i + kLanes <= span.length; i += kLanes) {
-      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + i);
+      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i);
       if constexpr (kStream) {
-        Op::apply(value, coef).stream(out + i);
+        Op::apply(value, strand.coef).stream(out + i);
       } else {
-        Op::apply(value, coef).store(out + i);
+        Op::apply(value, strand.coef).store(out + i);
       }
     }
     if (i < span.length) some(i, static_cast<int>(span.length - i));
-  }
-
-  template <int kCoefs>
-  static void broadcast_coefs(const Span& span, int64_t channel, V* coef) {
-    for (int k = 0; k < kCoefs; ++k) {
-      coef[k] = V::set1(static_cast<const Scalar*>(span.coefs[k])[channel]);
-    }
-  }
-
-  template <int kInputs>
-  static void channel_inputs(const Span& span, int64_t channel, const T** in) {
-    for (int k = 0; k < kInputs; ++k) {
-      in[k] = static_cast<const T*>(span.inputs[k]) + channel * span.stride;
-    }
   }
 };
