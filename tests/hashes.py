@@ -16,7 +16,7 @@ from groupnorm import cases, spec
 from groupnorm.cases import SMALL, Case, uniform
 
 FILE = Path(__file__).with_name("hashes.json")
-CASES = (*SMALL, Case("chunks", (2, 6, 60, 61), 3), Case("split", (1, 8, 100, 101), 1))
+CASES = (*SMALL, Case("split", (1, 8, 100, 101), 1))
 
 
 def _hash(arrays) -> str:

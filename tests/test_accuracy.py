@@ -8,7 +8,7 @@ import pytest
 import groupnorm
 from conftest import BFLOAT16, DTYPES, LOW_DTYPES, channels_last
 from groupnorm import cases, reference, tolerance
-from groupnorm.cases import FAMILIES, SMALL, Case
+from groupnorm.cases import FAMILIES, ORDINARY, SMALL, Case
 from groupnorm.reference import to_float64
 
 FLOAT32 = np.dtype(np.float32)
@@ -18,7 +18,8 @@ NONZERO = [case for case in SMALL if case.name != "one_element"]
 
 
 def _relative(result, truth):
-    return np.abs(to_float64(result) - truth).max() / np.abs(truth).max()
+    error, largest = np.abs(to_float64(result) - truth).max(), np.abs(truth).max()
+    return error / largest if largest else 0.0 if error == 0 else np.inf
 
 
 def _backward(inputs, layout, **options):
@@ -46,10 +47,11 @@ def test_backward_keeps_derived_bounds(isa, dtype, family, layout):
             assert (error <= getattr(bounds, name)).all(), (case.name, name)
 
 
-@pytest.mark.parametrize("family", ["centred", "offset_100", "offset_10000", "dy_offset", "large", "small"])
+@pytest.mark.parametrize("seed", [1, 11])
+@pytest.mark.parametrize("family", ORDINARY)
 @pytest.mark.parametrize("case", [*NONZERO, LONG], ids=lambda case: case.name)
-def test_float32_backward_keeps_the_contract(isa, case, family):
-    inputs = cases.make(case, FLOAT32, family=family)
+def test_float32_backward_keeps_the_contract(isa, case, family, seed):
+    inputs = cases.make(case, FLOAT32, family=family, seed=seed)
     result, truth = _backward(inputs, "contiguous"), _truth(inputs)
     for name, bound in tolerance.CONTRACT.items():
         assert _relative(getattr(result, name), getattr(truth, name)) <= bound, name
@@ -68,10 +70,11 @@ def test_16_bit_dx_is_the_rounded_truth(isa, dtype, family):
     assert (np.abs(dx - truth.dx) <= np.maximum(one_ulp, cancelled)).all()
 
 
+@pytest.mark.parametrize("family", ["centred", "dy_offset", "relu", "pixels", "sparse"])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
-def test_float32_parameters_of_16_bit_x_get_float32_sums(isa, dtype):
-    for case in NONZERO:
-        inputs = cases.make(case, dtype)
+def test_float32_parameters_of_16_bit_x_get_float32_sums(isa, dtype, family):
+    for case in [*NONZERO, LONG]:
+        inputs = cases.make(case, dtype, family=family)
         result, truth = _backward(inputs, "channels_last"), _truth(inputs)
         assert result.dx.dtype == dtype
         assert result.dgamma.dtype == result.dbeta.dtype == np.float32

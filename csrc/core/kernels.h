@@ -6,12 +6,12 @@
 //
 // The order of every addition is part of the contract, since it decides the bits of a result:
 //   lane      position i of a channel goes to lane i % kLanes, by one fused multiply-add a term
-//   block     kBlock positions: the lanes fold pairwise (l with l + 8, 4, 2, 1) in the accumulator
-//   chunk     kChunk positions: its blocks added in order, in float64
-//   channel   its chunks added in order, in float64
-//   group     its channels on kLanes lanes, channel d on lane d % kLanes, folded as in a block, float64
-// A lane adds at most kBlock / kLanes = 16 terms in float32: a sum of terms of one sign is then off
-// by less than 2.7e-7 of itself whatever the terms are (docs/math.md).
+//   block     kBlock positions, after which each lane goes on to its own sum in float64
+//   chunk     kChunk positions: its blocks in order; then the lanes fold in pairs, l with l + 8, 4, 2, 1
+//   channel   its chunks added in order
+//   group     its channels on kLanes lanes, channel d on lane d % kLanes, folded in the same pairs
+// A lane adds kBlock / kLanes = 8 terms in float32, everything else is float64 (docs/math.md has what
+// that costs and what it saves).
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,12 @@ enum class Layout : int { kContiguous = 0, kChannelsLast = 1 };
 inline constexpr int kLayoutCount = 2;
 
 inline constexpr int kLanes = 16;
-inline constexpr int64_t kBlock = 256;
+inline constexpr int64_t kBlock = 128;
 inline constexpr int64_t kChunk = 1024;
 
 inline constexpr int kMaxInputs = 3;
-inline constexpr int kMaxSums = 3;
+inline constexpr int kMaxSums = 3;      // of a channel
+inline constexpr int kMaxLaneSums = 5;  // of a lane: a formula joins some of them in the end
 inline constexpr int kMaxCoefs = 6;
 
 struct Span {
@@ -36,17 +37,18 @@ struct Span {
   void* output;                    // apply only
   const void* coefs[kMaxCoefs];    // each [channels] in the accumulator, readable up to a multiple of kLanes
   double* sums[kMaxSums];          // reduce only: each [channels], overwritten
-  double* partial;                 // channels-last reduce: scratch, [kMaxSums][channels]
-  void* lanes;                     // channels-last reduce: scratch, lane_bytes(channels)
+  void* lanes;                     // channels-last reduce: scratch of lane_bytes(channels)
   int64_t channels;
   int64_t length;  // positions of a channel
   int64_t stride;  // elements from channel to channel (contiguous) or position to position (channels-last)
   bool stream;     // the output would push out of the caches what is still to be read
 };
 
-// Accumulators of all lanes of a channels-last span.
+// Channels of a channels-last span that are reduced at a time, and the accumulators of all their lanes.
+inline constexpr int64_t kSlab = 512;
 inline constexpr int64_t lane_bytes(int64_t channels, int64_t accumulator) {
-  return kLanes * kMaxSums * ((channels + kLanes - 1) / kLanes * kLanes) * accumulator;
+  const int64_t width = channels < kSlab ? (channels + kLanes - 1) / kLanes * kLanes : kSlab;
+  return kLanes * kMaxLaneSums * width * (accumulator + static_cast<int64_t>(sizeof(double)));
 }
 
 enum class Formula : int {

@@ -45,12 +45,13 @@ class Pipeline {
   }
 
  private:
-  // Scratch of one worker. coefs and sums are indexed by the channels of a span, shifts by its groups.
+  // Scratch of one worker. coefs and sums are indexed by the channels of a span, shifts and ratios by its groups.
   struct Scratch {
     Acc* coefs[kMaxCoefs];
+    Acc* scales;
     double* sums[kMaxSums];
-    double* partial;
     double* shifts;
+    double* ratios;
     void* lanes;
   };
 
@@ -67,10 +68,12 @@ class Pipeline {
       at += plan_.width * static_cast<int64_t>(sizeof(double));
     }
     scratch.lanes = lanes_ + worker * plan_.lane_bytes;
-    scratch.partial = reinterpret_cast<double*>(at);
-    at += kMaxSums * plan_.width * static_cast<int64_t>(sizeof(double));
     scratch.shifts = reinterpret_cast<double*>(at);
     at += plan_.width * static_cast<int64_t>(sizeof(double));
+    scratch.ratios = reinterpret_cast<double*>(at);
+    at += plan_.width * static_cast<int64_t>(sizeof(double));
+    scratch.scales = reinterpret_cast<Acc*>(at);
+    at += plan_.width * static_cast<int64_t>(sizeof(Acc));
     for (Acc*& coefs : scratch.coefs) {
       coefs = reinterpret_cast<Acc*>(at);
       at += plan_.width * static_cast<int64_t>(sizeof(Acc));
@@ -133,9 +136,9 @@ class Pipeline {
     Span span = span_at(at, {inputs_.x, inputs_.dy, inputs_.gamma}, outputs_.dx, scratch);
     const double m = static_cast<double>(problem_.length);
     fill_stats(at, scratch);
-    reduce(Formula::kPrintedReduce, 2, span);
+    reduce(Formula::kPrintedReduce, 2, scaled(span, scratch));
     for (int64_t c = 0; c < at.groups; ++c) {
-      shift_sums(scratch, scratch.shifts[c], c, 1);
+      unscale_sums(scratch, scratch.ratios[c], scratch.shifts[c], c, 1);
       fill_mean_and_slope(scratch, c, 1, scratch.shifts[c], scratch.sums[0][c] / m, scratch.sums[1][c] / m);
     }
     apply(Formula::kPrintedApply, span);
@@ -147,12 +150,17 @@ class Pipeline {
     const double m = static_cast<double>(d * problem_.length);
     Span span = span_at(at, {inputs_.x, inputs_.dy, nullptr}, outputs_.dx, scratch);
     fill_stats(at, scratch);
-    reduce(problem_.recenter ? Formula::kBackwardReduceRecentred : Formula::kBackwardReduce, problem_.recenter ? 3 : 2,
-           span);
+    if (problem_.recenter) {
+      reduce(Formula::kBackwardReduceRecentred, 3, scaled(span, scratch));
+    } else {
+      reduce(Formula::kBackwardReduce, 2, scaled(span, scratch));
+    }
     for (int64_t g = 0; g < at.groups; ++g) {
       const int64_t c = g * d;
-      const double shift = problem_.recenter ? fold_channels(scratch.sums[2] + c, nullptr) / m : scratch.shifts[g];
-      shift_sums(scratch, shift, c, d);
+      const double ratio = scratch.ratios[g];
+      const double shift =
+          problem_.recenter ? ratio * fold_channels(scratch.sums[2] + c, nullptr) / m : scratch.shifts[g];
+      unscale_sums(scratch, ratio, shift, c, d);
       if (!outputs_.dx) continue;
       const Acc* gamma = gamma_ + at.first_channel + c;
       const double mean_dxhat = fold_channels(scratch.sums[0] + c, gamma) / m;
@@ -222,7 +230,6 @@ class Pipeline {
     span.stream = plan_.stream && output != inputs[0] && output != inputs[1];
     std::copy(std::begin(scratch.coefs), std::end(scratch.coefs), span.coefs);
     std::copy(std::begin(scratch.sums), std::end(scratch.sums), span.sums);
-    span.partial = scratch.partial;
     span.lanes = scratch.lanes;
     return span;
   }
@@ -236,11 +243,14 @@ class Pipeline {
   }
 
   // Coefficients 0 and 1: rstd and, for the mean, a pivot near it; the rest of the mean goes to shifts,
-  // as what xhat is too large by when the pivot is subtracted in its place.
+  // as what xhat is too large by when the pivot is subtracted in its place. The sums are taken with a power
+  // of two for rstd, and ratios have what that leaves of it.
   //
-  // All x of a binade are multiples of one ulp, so x - mean rounds off the same low bits of the mean
-  // each time, and a long sum collects that as a bias. A pivot that is a multiple of the ulp of
-  // 8 standard deviations leaves nothing to round off (docs/math.md, "The pivot").
+  // Both keep xhat from being rounded the same way again and again, which a long sum collects as a bias: all x
+  // of a binade are multiples of one ulp, so x - mean rounds off the same low bits of the mean each time, and
+  // equal x (zeros of a ReLU, anything in 16 bits) round alike when multiplied by rstd. A pivot that is a
+  // multiple of the ulp of 128 standard deviations leaves next to nothing to round off, a power of two nothing
+  // (docs/math.md, "The pivot").
   void fill_stats(const Place& at, const Scratch& scratch) const {
     const int64_t d = plan_.channels_per_group;
     for (int64_t g = 0; g < at.groups; ++g) {
@@ -250,8 +260,11 @@ class Pipeline {
       const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of(mean, 1 / rstd);
       const double rest = mean - static_cast<double>(pivot);
       scratch.shifts[g] = rest == 0 || !std::isfinite(rest) ? 0 : rest * rstd;
+      const double scale = power_of_two_in(rstd);
+      scratch.ratios[g] = scale == rstd ? 1 : rstd / scale;
       std::fill_n(scratch.coefs[0] + g * d, d, pivot);
       std::fill_n(scratch.coefs[1] + g * d, d, static_cast<Acc>(rstd));
+      std::fill_n(scratch.scales + g * d, d, static_cast<Acc>(scale));
     }
   }
 
@@ -260,17 +273,34 @@ class Pipeline {
     constexpr int kDigits = std::numeric_limits<Acc>::digits;
     const Acc itself = static_cast<Acc>(mean);
     if (!(deviation > 0) || exponent < -800 || exponent > 800) return itself;
-    const double grid = bit_cast<double>(static_cast<uint64_t>(exponent + 4 - kDigits + 1023) << 52);
+    const double grid = bit_cast<double>(static_cast<uint64_t>(exponent + 8 - kDigits + 1023) << 52);
     if (!(std::abs(mean) < grid * (uint64_t{1} << (kDigits - 1)))) return itself;  // a multiple of the grid by itself
     // Numbers around 1.5 * 2^52 grids are whole multiples of it: the sum is rounded to one.
     const double rounder = grid * 0x1.8p52;
     return static_cast<Acc>((mean + rounder) - rounder);
   }
 
-  // Sum of dy * xhat from that of dy * (xhat + shift).
-  static void shift_sums(const Scratch& scratch, double shift, int64_t channel, int64_t count) {
-    if (shift == 0) return;
-    for (int64_t i = channel; i < channel + count; ++i) scratch.sums[1][i] -= shift * scratch.sums[0][i];
+  // The power of two next below |rstd|, with its sign; rstd itself where that is no ordinary number.
+  static double power_of_two_in(double rstd) {
+    const double smallest = static_cast<double>(std::numeric_limits<Acc>::min());
+    if (!(std::abs(rstd) >= smallest) || !std::isfinite(rstd)) return rstd;
+    return bit_cast<double>(bit_cast<uint64_t>(rstd) & 0xFFF0000000000000u);
+  }
+
+  // A span for the sums: with the power of two in the place of rstd.
+  static Span scaled(Span span, const Scratch& scratch) {
+    span.coefs[1] = scratch.scales;
+    return span;
+  }
+
+  // Sum 1, of dy * t, becomes that of dy * xhat: xhat = t * ratio - shift.
+  static void unscale_sums(const Scratch& scratch, double ratio, double shift, int64_t channel, int64_t count) {
+    if (ratio != 1) {
+      for (int64_t i = channel; i < channel + count; ++i) scratch.sums[1][i] *= ratio;
+    }
+    if (shift != 0) {
+      for (int64_t i = channel; i < channel + count; ++i) scratch.sums[1][i] -= shift * scratch.sums[0][i];
+    }
   }
 
   // Coefficients 2 to 4: minus the mean of dxhat as high + low, and the slope: the mean of

@@ -9,17 +9,20 @@
 template <class V>
 struct ForwardMean {
   static constexpr int kInputs = 1;
+  static constexpr int kLaneSums = 2;
   static constexpr int kSums = 2;
   static constexpr int kCoefs = 0;
   static void accumulate(const V* in, const V*, V* sum) {
     sum[0] = add(sum[0], in[0]);
     sum[1] = fma(in[0], in[0], sum[1]);
   }
+  static void join(F64*) {}
 };
 
 template <class V>
 struct ForwardVariance {
   static constexpr int kInputs = 1;
+  static constexpr int kLaneSums = 2;
   static constexpr int kSums = 2;
   static constexpr int kCoefs = 1;  // pivot
   static void accumulate(const V* in, const V* coef, V* sum) {
@@ -27,6 +30,7 @@ struct ForwardVariance {
     sum[0] = add(sum[0], d);
     sum[1] = fma(d, d, sum[1]);
   }
+  static void join(F64*) {}
 };
 
 template <class V>

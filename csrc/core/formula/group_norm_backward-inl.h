@@ -1,42 +1,54 @@
 // Operator B, the true gradient (docs/math.md, "The gradient"). Inputs: x, dy.
 //
-//   reduce   sum_dy = sum dy            sum_dy_xhat = sum dy * xhat        xhat = (x - mean) * rstd
+//   reduce   sum dy        sum dy * t + sum dy * rest
 //   apply    dx = rstd * (gamma * dy - mean_dxhat - xhat * mean_dxhat_xhat)
 //
-// x - mean comes first: both are close, so the difference is nearly exact where a product is not.
+// t = (x - pivot) * scale, where both are close, so that their difference is nearly exact, and scale is a power
+// of two, so that the product is exact. What x - pivot does round off is rest: equal x (zeros of a ReLU, pixels,
+// anything in 16 bits) leave the same each time, and a long sum would collect it as a bias.
 // mean_dxhat comes as two numbers, high and low: its own rounding would otherwise cost as much as
 // all the rest when dy has a large mean.
 
 template <class V>
 struct BackwardReduce {
   static constexpr int kInputs = 2;
+  static constexpr int kLaneSums = 3;
   static constexpr int kSums = 2;
-  static constexpr int kCoefs = 2;  // mean, rstd
+  static constexpr int kCoefs = 2;  // pivot, scale
   static void accumulate(const V* in, const V* coef, V* sum) {
-    const V xhat = mul(sub(in[0], coef[0]), coef[1]);
+    const Centred<V> x(in[0], coef[0], coef[1]);
     sum[0] = add(sum[0], in[1]);
-    sum[1] = fma(in[1], xhat, sum[1]);
+    sum[1] = fma(in[1], x.value, sum[1]);
+    sum[2] = fma(in[1], x.rest, sum[2]);
   }
+  static void join(F64* lane) { lane[1] = add(lane[1], lane[2]); }
 };
 
-// The same with sum_xhat, which is 0 unless the mean was rounded.
+// The same with sum t and sum rest, which are 0 unless the mean was rounded.
 template <class V>
 struct BackwardReduceRecentred {
   static constexpr int kInputs = 2;
+  static constexpr int kLaneSums = 5;
   static constexpr int kSums = 3;
-  static constexpr int kCoefs = 2;  // mean, rstd
+  static constexpr int kCoefs = 2;  // pivot, scale
   static void accumulate(const V* in, const V* coef, V* sum) {
-    const V xhat = mul(sub(in[0], coef[0]), coef[1]);
+    const Centred<V> x(in[0], coef[0], coef[1]);
     sum[0] = add(sum[0], in[1]);
-    sum[1] = fma(in[1], xhat, sum[1]);
-    sum[2] = add(sum[2], xhat);
+    sum[1] = fma(in[1], x.value, sum[1]);
+    sum[2] = add(sum[2], x.value);
+    sum[3] = fma(in[1], x.rest, sum[3]);
+    sum[4] = add(sum[4], x.rest);
+  }
+  static void join(F64* lane) {
+    lane[1] = add(lane[1], lane[3]);
+    lane[2] = add(lane[2], lane[4]);
   }
 };
 
 template <class V>
 struct BackwardApply {
   static constexpr int kInputs = 2;
-  static constexpr int kCoefs = 6;  // mean, rstd, -mean_dxhat (high, low), mean_dxhat_xhat, gamma
+  static constexpr int kCoefs = 6;  // pivot, rstd, -mean_dxhat (high, low), mean_dxhat_xhat, gamma
   static V apply(const V* in, const V* coef) {
     const V xhat = mul(sub(in[0], coef[0]), coef[1]);
     const V centred = add(scaled_plus(coef[5], in[1], coef[2]), coef[3]);

@@ -2,25 +2,29 @@
 // of x and stands outside the bracket as well as inside the sums. Inputs: x, dy, gamma; one span
 // channel is one group.
 //
-//   reduce   s1 = sum dy * gamma        s2 = sum dy * gamma * xhat
+//   reduce   sum dy * gamma        sum dy * gamma * t + sum dy * gamma * rest      t, rest as for operator B
 //   apply    dx = rstd * gamma * (dy - s1 / M - xhat * s2 / M)
 
 template <class V>
 struct PrintedReduce {
   static constexpr int kInputs = 3;
+  static constexpr int kLaneSums = 3;
   static constexpr int kSums = 2;
-  static constexpr int kCoefs = 2;  // mean, rstd
+  static constexpr int kCoefs = 2;  // pivot, scale
   static void accumulate(const V* in, const V* coef, V* sum) {
-    const V xhat = mul(sub(in[0], coef[0]), coef[1]);
+    const Centred<V> x(in[0], coef[0], coef[1]);
+    const V weighted = mul(in[1], in[2]);
     sum[0] = fma(in[1], in[2], sum[0]);
-    sum[1] = fma(mul(in[1], in[2]), xhat, sum[1]);
+    sum[1] = fma(weighted, x.value, sum[1]);
+    sum[2] = fma(weighted, x.rest, sum[2]);
   }
+  static void join(F64* lane) { lane[1] = add(lane[1], lane[2]); }
 };
 
 template <class V>
 struct PrintedApply {
   static constexpr int kInputs = 3;
-  static constexpr int kCoefs = 5;  // mean, rstd, -s1 / M (high, low), s2 / M
+  static constexpr int kCoefs = 5;  // pivot, rstd, -s1 / M (high, low), s2 / M
   static V apply(const V* in, const V* coef) {
     const V xhat = mul(sub(in[0], coef[0]), coef[1]);
     const V centred = add(add(in[1], coef[2]), coef[3]);

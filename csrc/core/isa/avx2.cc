@@ -76,33 +76,7 @@ struct F32 {
   }
   static void fence() { _mm_sfence(); }
 
-  // 8 folds at once: each step puts two vectors' halves together, until each has one lane left.
-  static __m256 sum_eight(const F32* v) {
-    __m256 by4[4];
-    __m256 by2[2];
-    for (int i = 0; i < 4; ++i) {
-      const __m256 a = _mm256_add_ps(v[2 * i].low, v[2 * i].high);
-      const __m256 b = _mm256_add_ps(v[2 * i + 1].low, v[2 * i + 1].high);
-      by4[i] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-    }
-    for (int i = 0; i < 2; ++i) by2[i] = fold_pair<0x44, 0xEE>(by4[2 * i], by4[2 * i + 1]);
-    const __m256 by1 = fold_pair<0x88, 0xDD>(by2[0], by2[1]);
-    return _mm256_permutevar8x32_ps(by1, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-  }
-  static F32 sum_each(const F32* v) { return {sum_eight(v), sum_eight(v + 8)}; }
-
-  float sum() const {
-    const __m256 by8 = _mm256_add_ps(low, high);
-    const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
-    const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
-    return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
-  }
-
  private:
-  template <int kFirst, int kSecond>
-  static __m256 fold_pair(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_shuffle_ps(a, b, kFirst), _mm256_shuffle_ps(a, b, kSecond));
-  }
   static __m256 widen_bfloat16(__m128i bits) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
@@ -152,6 +126,12 @@ struct F64 {
     return load_padded<F64>(from, n);
   }
 
+  static F64 widen(F32 from) {
+    return {{_mm256_cvtps_pd(_mm256_castps256_ps128(from.low)), _mm256_cvtps_pd(_mm256_extractf128_ps(from.low, 1)),
+             _mm256_cvtps_pd(_mm256_castps256_ps128(from.high)), _mm256_cvtps_pd(_mm256_extractf128_ps(from.high, 1))}};
+  }
+  static F64 widen(const F64& from) { return from; }
+
   static F64 select_first(int n, const F64& a, const F64& b) {
     return map([&](int i) {
       const __m256i in = _mm256_cmpgt_epi64(_mm256_set1_epi64x(n - 4 * i), iota4());
@@ -172,8 +152,6 @@ struct F64 {
 
   void stream(double* to) const { store(to); }
   static void fence() {}
-
-  static F64 sum_each(const F64* v) { return sum_one_by_one(v); }
 
   double sum() const {
     const __m256d by4 = _mm256_add_pd(_mm256_add_pd(v[0], v[2]), _mm256_add_pd(v[1], v[3]));

@@ -2,15 +2,12 @@
 // arithmetic, since the instruction for it flushes subnormals.
 #include <immintrin.h>
 
-#include <cstring>
 #include <type_traits>
 
 #include "tables.h"
 
 namespace groupnorm {
 namespace {
-
-#include "generic-inl.h"
 
 inline __mmask16 first16(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
 inline __mmask8 first8(int n) { return static_cast<__mmask8>(n >= 8 ? 0xFFu : n <= 0 ? 0u : (1u << n) - 1u); }
@@ -48,35 +45,7 @@ struct F32 {
   void stream(BFloat16* to) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), bfloat16()); }
   static void fence() { _mm_sfence(); }
 
-  // 16 folds at once: each step puts two vectors' halves together, until each has one lane left.
-  static F32 sum_each(const F32* v) {
-    __m512 by8[8];
-    __m512 by4[4];
-    __m512 by2[2];
-    for (int i = 0; i < 8; ++i) by8[i] = fold_pair<0x44, 0xEE>(v[2 * i].v, v[2 * i + 1].v);
-    for (int i = 0; i < 4; ++i) by4[i] = fold_pair<0x88, 0xDD>(by8[2 * i], by8[2 * i + 1]);
-    for (int i = 0; i < 2; ++i) {
-      const __m512 a = by4[2 * i];
-      const __m512 b = by4[2 * i + 1];
-      by2[i] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xEE));
-    }
-    const __m512 by1 = _mm512_add_ps(_mm512_shuffle_ps(by2[0], by2[1], 0x88), _mm512_shuffle_ps(by2[0], by2[1], 0xDD));
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    return {_mm512_permutexvar_ps(order, by1)};
-  }
-
-  float sum() const {
-    const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
-    const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
-    return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
-  }
-
  private:
-  template <int kFirst, int kSecond>
-  static __m512 fold_pair(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, kFirst), _mm512_shuffle_f32x4(a, b, kSecond));
-  }
   // One permutation of words each way: word i to the high half of lane i over zeros, and back.
   static F32 widen_bfloat16(__m256i bits) {
     const __m512i lane =
@@ -117,8 +86,13 @@ struct F64 {
   static F64 load(const double* from, int n) {
     return {_mm512_maskz_loadu_pd(first8(n), from), _mm512_maskz_loadu_pd(first8(n - 8), from + 8)};
   }
-  static F64 load(const float* from) { return widen_float(F32::load(from)); }
-  static F64 load(const float* from, int n) { return widen_float(F32::load(from, n)); }
+  static F64 load(const float* from) { return widen(F32::load(from)); }
+  static F64 load(const float* from, int n) { return widen(F32::load(from, n)); }
+
+  static F64 widen(F32 from) {
+    return {_mm512_cvtps_pd(_mm512_castps512_ps256(from.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(from.v, 1))};
+  }
+  static F64 widen(F64 from) { return from; }
 
   static F64 select_first(int n, F64 a, F64 b) {
     return {_mm512_mask_mov_pd(b.low, first8(n), a.low), _mm512_mask_mov_pd(b.high, first8(n - 8), a.high)};
@@ -143,8 +117,6 @@ struct F64 {
   }
   static void fence() { _mm_sfence(); }
 
-  static F64 sum_each(const F64* v) { return sum_one_by_one(v); }
-
   double sum() const {
     const __m512d by8 = _mm512_add_pd(low, high);
     const __m256d by4 = _mm256_add_pd(_mm512_castpd512_pd256(by8), _mm512_extractf64x4_pd(by8, 1));
@@ -153,9 +125,6 @@ struct F64 {
   }
 
  private:
-  static F64 widen_float(F32 from) {
-    return {_mm512_cvtps_pd(_mm512_castps512_ps256(from.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(from.v, 1))};
-  }
   static __m512d one_nan(__m512d v) {
     const __mmask8 nan = _mm512_cmp_pd_mask(v, v, _CMP_UNORD_Q);
     const __m512i bits = _mm512_set1_epi64(static_cast<long long>(kNaN64));

@@ -13,10 +13,3 @@ void store_padded(const V& value, T* to, int n) {
   value.store(whole);
   std::memcpy(to, whole, static_cast<size_t>(n) * sizeof(T));
 }
-
-template <class V>
-V sum_one_by_one(const V* v) {
-  typename V::Scalar sums[kLanes];
-  for (int i = 0; i < kLanes; ++i) sums[i] = v[i].sum();
-  return V::load(sums);
-}

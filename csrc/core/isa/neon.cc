@@ -78,14 +78,6 @@ struct F32 {
   }
   static void fence() {}
 
-  static F32 sum_each(const F32* v) { return sum_one_by_one(v); }
-
-  float sum() const {
-    const float32x4_t by4 = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
-    const float32x2_t by2 = vadd_f32(vget_low_f32(by4), vget_high_f32(by4));
-    return vget_lane_f32(by2, 0) + vget_lane_f32(by2, 1);
-  }
-
  private:
   static float32x4_t one_nan(float32x4_t value) {
     return vbslq_f32(vceqq_f32(value, value), value, vreinterpretq_f32_u32(vdupq_n_u32(kNaN32)));
@@ -132,6 +124,16 @@ struct F64 {
     return load_padded<F64>(from, n);
   }
 
+  static F64 widen(const F32& from) {
+    F64 r;
+    for (int i = 0; i < 4; ++i) {
+      r.v[2 * i] = vcvt_f64_f32(vget_low_f32(from.v[i]));
+      r.v[2 * i + 1] = vcvt_high_f64_f32(from.v[i]);
+    }
+    return r;
+  }
+  static F64 widen(const F64& from) { return from; }
+
   static F64 select_first(int n, const F64& a, const F64& b) {
     const int64_t iota[2] = {0, 1};
     return map([&](int i) { return vbslq_f64(vcltq_s64(vld1q_s64(iota), vdupq_n_s64(n - 2 * i)), a.v[i], b.v[i]); });
@@ -148,8 +150,6 @@ struct F64 {
 
   void stream(double* to) const { store(to); }
   static void fence() {}
-
-  static F64 sum_each(const F64* v) { return sum_one_by_one(v); }
 
   double sum() const {  // lanes l and l + 8, then 4, 2, 1
     float64x2_t by8[4];

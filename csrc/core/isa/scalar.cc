@@ -26,7 +26,7 @@ struct Lanes {
   template <class T>
   static Lanes load(const T* from, int n) {
     Lanes r = zero();
-    for (int i = 0; i < n; ++i) r.v[i] = static_cast<S>(widen(from[i]));
+    for (int i = 0; i < n; ++i) r.v[i] = static_cast<S>(groupnorm::widen(from[i]));
     return r;
   }
   static Lanes select_first(int n, const Lanes& a, const Lanes& b) {
@@ -57,8 +57,9 @@ struct Lanes {
     }
     return r.v[0];
   }
-  static Lanes sum_each(const Lanes* v) {
-    return map([v](int i) { return v[i].sum(); });
+  template <class From>
+  static Lanes widen(const Lanes<From>& from) {
+    return map([&](int i) { return static_cast<S>(from.v[i]); });
   }
   template <class Fn>
   static Lanes map(Fn fn) {

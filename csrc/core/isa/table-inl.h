@@ -1,12 +1,13 @@
 // Formulas x dtypes x layouts of one SIMD level. Included last in isa/<level>.cc, inside its anonymous
 // namespace, after F32 and F64: 16 lanes of float and of double with
 //   zero set1 load(p) load(p, n) select_first(n, a, b), store(p) store(p, n) stream(p) store_raw(p),
-//   sum() sum_each(v), add sub mul fma(a, b, c) = a * b + c and fnma(a, b, c) = c - a * b.
+//   add sub mul fma(a, b, c) = a * b + c and fnma(a, b, c) = c - a * b; F64 also widen(v) and sum().
 // load(p, n) and store(p, n) touch the first n elements alone; missing lanes load as 0. store() turns
 // NaN into the one NaN of the type, store_raw() leaves bits alone. stream() is store() past the caches
 // where the CPU can, p on a multiple of the vector's size in memory; fence() orders it. sum() folds lanes
-// l and l + 8, 4, 2, 1; lane i of sum_each(v) is v[i].sum().
+// l and l + 8, 4, 2, 1.
 
+#include "../formula/centred-inl.h"
 #include "../formula/group_norm-inl.h"
 #include "../formula/group_norm_backward-inl.h"
 #include "../formula/group_normalization_grad-inl.h"

@@ -1,7 +1,7 @@
 // Channels-last spans: the channels of a position lie side by side, so a vector holds kLanes channels
-// of one position and carries a vector of coefficients. Rows are taken in the order of memory, whole,
-// since that is what hardware reads ahead. Lanes in the sense of the summation order are then kLanes
-// rows of accumulators, kept in span.lanes.
+// of one position and carries a vector of coefficients. Rows are taken in the order of memory, whole or
+// in wide slabs, since that is what hardware reads ahead. Lanes in the sense of the summation order are
+// then kLanes rows of accumulators, kept in span.lanes: those of a block, and their sums in float64.
 
 template <template <class> class F, class V, class T>
 struct ChannelsLast {
@@ -12,14 +12,8 @@ struct ChannelsLast {
     if (span.length == 1) return reduce_one(span);
     for (int64_t begin = 0; begin < span.length; begin += kChunk) {
       const int64_t end = begin + kChunk < span.length ? begin + kChunk : span.length;
-      for (int64_t i = begin; i < end; i += kBlock) {
-        reduce_block(span, i, i + kBlock < end ? i + kBlock : end, i == begin);
-      }
-      if (span.length <= kChunk) return;
-      for (int k = 0; k < Op::kSums; ++k) {
-        const double* chunk = chunk_sums(span, k);
-        double* total = span.sums[k];
-        for (int64_t c = 0; c < span.channels; ++c) total[c] = begin == 0 ? chunk[c] : total[c] + chunk[c];
+      for (int64_t c = 0; c < span.channels; c += kSlab) {
+        reduce_chunk(span, c, c + kSlab < span.channels ? kSlab : span.channels - c, begin, end);
       }
     }
   }
@@ -103,83 +97,102 @@ struct ChannelsLast {
       }
     }
 
-    // Adds a row to its lane, whose accumulators of sum k lie at sums + k * pitch; starts them when `first`.
+    // Adds `channels` channels of a row, from element `at` on, to its lane, whose accumulators of sum k lie at
+    // sums + k * pitch; starts them when `first`.
     template <bool kFirst>
-    void accumulate(int64_t row, int64_t channels, Scalar* sums, int64_t pitch) const {
-      int64_t c = 0;
-      for (; c + kLanes <= channels; c += kLanes) accumulate_at<kFirst>(row, c, kLanes, sums + c, pitch);
-      if (c < channels) accumulate_at<kFirst>(row, c, lanes_at(c, channels), sums + c, pitch);
+    void accumulate(int64_t at, int64_t c, int64_t channels, Scalar* sums, int64_t pitch) const {
+      int64_t j = 0;
+      for (; j + kLanes <= channels; j += kLanes) accumulate_at<kFirst>(at + j, c + j, kLanes, sums + j, pitch);
+      if (j < channels) accumulate_at<kFirst>(at + j, c + j, lanes_at(j, channels), sums + j, pitch);
     }
 
     template <bool kFirst>
-    void accumulate_at(int64_t row, int64_t c, int lanes, Scalar* sums, int64_t pitch) const {
+    void accumulate_at(int64_t at, int64_t c, int lanes, Scalar* sums, int64_t pitch) const {
       V coef[kMaxCoefs];
       V value[kMaxInputs];
-      V sum[Op::kSums];
+      V sum[Op::kLaneSums];
       load_coefs(c, coef);
       for (int k = 0; k < Op::kInputs; ++k) {
-        value[k] = lanes == kLanes ? V::load(in[k] + row + c) : V::load(in[k] + row + c, lanes);
+        value[k] = lanes == kLanes ? V::load(in[k] + at) : V::load(in[k] + at, lanes);
       }
-      for (int k = 0; k < Op::kSums; ++k) sum[k] = kFirst ? V::zero() : V::load(sums + k * pitch);
+      for (int k = 0; k < Op::kLaneSums; ++k) sum[k] = kFirst ? V::zero() : V::load(sums + k * pitch);
       Op::accumulate(value, coef, sum);
-      for (int k = 0; k < Op::kSums; ++k) sum[k].store_raw(sums + k * pitch);
+      for (int k = 0; k < Op::kLaneSums; ++k) sum[k].store_raw(sums + k * pitch);
     }
   };
-
-  // Sum k of the chunk at hand; the only chunk of a channel is its whole sum.
-  static double* chunk_sums(const Span& span, int k) {
-    return span.length <= kChunk ? span.sums[k] : span.partial + k * span.channels;
-  }
 
   // A channel of one position is one term.
   static void reduce_one(const Span& span) {
     const Rows rows(span);
-    alignas(64) Scalar terms[Op::kSums][kLanes];
+    alignas(64) Scalar terms[Op::kLaneSums][kLanes];
     for (int64_t c = 0; c < span.channels; c += kLanes) {
       const int lanes = lanes_at(c, span.channels);
-      rows.template accumulate_at<true>(0, c, lanes, terms[0], kLanes);
+      F64 sums[Op::kLaneSums];
+      rows.template accumulate_at<true>(c, c, lanes, terms[0], kLanes);
+      for (int k = 0; k < Op::kLaneSums; ++k) sums[k] = F64::load(terms[k]);
+      Op::join(sums);
       for (int k = 0; k < Op::kSums; ++k) {
-        for (int l = 0; l < lanes; ++l) span.sums[k][c + l] = static_cast<double>(terms[k][l]);
-      }
-    }
-  }
-
-  static void reduce_block(const Span& span, int64_t begin, int64_t end, bool first_of_chunk) {
-    const Rows rows(span);
-    const int used = static_cast<int>(end - begin < kLanes ? end - begin : kLanes);
-    const int64_t width = (span.channels + kLanes - 1) / kLanes * kLanes;
-    Scalar* const lanes = static_cast<Scalar*>(span.lanes);  // [kLanes][kSums][width]
-    for (int64_t i = begin; i < end; ++i) {
-      Scalar* const sums = lanes + (i - begin) % kLanes * Op::kSums * width;
-      if (i - begin < kLanes) {
-        rows.template accumulate<true>(i * span.stride, span.channels, sums, width);
-      } else {
-        rows.template accumulate<false>(i * span.stride, span.channels, sums, width);
-      }
-    }
-    // Adding to 0 and setting are the same: no sum is -0.
-    for (int k = 0; k < Op::kSums; ++k) {
-      double* chunk = chunk_sums(span, k);
-      for (int64_t c = 0; c < span.channels; c += kLanes) {
-        alignas(64) Scalar folded[kLanes];
-        fold_lanes(lanes + k * width + c, Op::kSums * width, used).store_raw(folded);
-        for (int l = 0; l < lanes_at(c, span.channels); ++l) {
-          const double sum = static_cast<double>(folded[l]);
-          chunk[c + l] = first_of_chunk ? sum : chunk[c + l] + sum;
+        if (lanes == kLanes) {
+          sums[k].store_raw(span.sums[k] + c);
+        } else {
+          sums[k].store(span.sums[k] + c, lanes);
         }
       }
     }
   }
 
-  // The fold of a block: V::sum() with a vector of channels in place of each lane. A lane that was
-  // never used counts as zero, and adding zero to a sum that started from zero changes no bit.
-  static V fold_lanes(const Scalar* lanes, int64_t pitch, int used) {
-    V sum[kLanes];
-    for (int l = 0; l < used; ++l) sum[l] = V::load(lanes + l * pitch);
+  // One chunk of `channels` channels from c on: its blocks lane by lane, then the fold of the lanes.
+  static void reduce_chunk(const Span& span, int64_t c, int64_t channels, int64_t begin, int64_t end) {
+    const Rows rows(span);
+    const int64_t width = (channels + kLanes - 1) / kLanes * kLanes;
+    const int64_t pitch = Op::kLaneSums * width;  // of a lane: [kLaneSums][width]
+    double* const sums = static_cast<double*>(span.lanes);
+    Scalar* const block_sums = reinterpret_cast<Scalar*>(sums + kLanes * pitch);
+    const int used = static_cast<int>(end - begin < kLanes ? end - begin : kLanes);
+    for (int64_t first = begin; first < end; first += kBlock) {
+      const int64_t last = first + kBlock < end ? first + kBlock : end;
+      for (int64_t i = first; i < last; ++i) {
+        Scalar* const lane = block_sums + (i - first) % kLanes * pitch;
+        if (i - first < kLanes) {
+          rows.template accumulate<true>(i * span.stride + c, c, channels, lane, width);
+        } else {
+          rows.template accumulate<false>(i * span.stride + c, c, channels, lane, width);
+        }
+      }
+      const int64_t lanes = last - first < kLanes ? last - first : kLanes;
+      for (int64_t j = 0; j < lanes * pitch; j += kLanes) {
+        const F64 block = F64::load(block_sums + j);
+        (first == begin ? block : add(F64::load(sums + j), block)).store_raw(sums + j);
+      }
+    }
+    for (int64_t j = 0; j < channels; j += kLanes) {
+      F64 folded[Op::kSums];
+      fold_lanes(sums + j, width, pitch, used, folded);
+      for (int k = 0; k < Op::kSums; ++k) {
+        double chunk[kLanes];
+        folded[k].store_raw(chunk);
+        double* total = span.sums[k] + c + j;
+        for (int l = 0; l < lanes_at(j, channels); ++l) total[l] = begin == 0 ? chunk[l] : total[l] + chunk[l];
+      }
+    }
+  }
+
+  // F64::sum() with a vector of channels in place of each lane. A lane that was never used counts as zero,
+  // and adding zero to a sum that started from zero changes no bit; for the same reason a first sum is set.
+  static void fold_lanes(const double* lanes, int64_t width, int64_t pitch, int used, F64* folded) {
+    F64 sum[Op::kSums][kLanes];
+    for (int l = 0; l < used; ++l) {
+      F64 lane[Op::kLaneSums];
+      for (int k = 0; k < Op::kLaneSums; ++k) lane[k] = F64::load(lanes + l * pitch + k * width);
+      Op::join(lane);
+      for (int k = 0; k < Op::kSums; ++k) sum[k][l] = lane[k];
+    }
     for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int l = 0; l < half && l + half < used; ++l) sum[l] = add(sum[l], sum[l + half]);
+      for (int k = 0; k < Op::kSums; ++k) {
+        for (int l = 0; l < half && l + half < used; ++l) sum[k][l] = add(sum[k][l], sum[k][l + half]);
+      }
       if (used > half) used = half;
     }
-    return sum[0];
+    for (int k = 0; k < Op::kSums; ++k) folded[k] = sum[k][0];
   }
 };
