@@ -13,7 +13,7 @@ SOURCES := $(shell find csrc src -name '*.cc' -o -name '*.h' -o -name '*.py' -o 
            CMakeLists.txt pyproject.toml README.md LICENSE
 CPP_FILES := $(shell find csrc tests/cpp -name '*.cc' -o -name '*.h')
 
-.PHONY: help run test lint bench bench-table test-sanitize test-aarch64 clean
+.PHONY: help run test lint bench test-sanitize test-aarch64 clean
 
 help:
 	@echo "make run            the gradients over two photographs, checked and drawn"
@@ -58,9 +58,6 @@ lint: $(VENV)/made-lint
 
 bench: $(VENV)/made-test
 	$(BIN)/python benchmarks/backward.py
-	$(BIN)/python benchmarks/table.py
-
-bench-table: $(VENV)/made-run
 	$(BIN)/python benchmarks/table.py
 
 # An environment of its own: the sanitized extension has the same name as the other.

@@ -1,11 +1,14 @@
 // The door to the core: three operators of Group Normalization on the memory of a CPU.
 //
-//   kGroupNormalizationGrad  A  the formula that CANN prints, gamma of x's shape   x dy gamma mean rstd -> dx
-//   kGroupNormBackward       B  the true gradient, gamma [C] or none               x dy gamma mean rstd -> dx dgamma
-//   dbeta kGroupNorm               C  the forward                                        x gamma beta -> y mean rstd
+// A  kGroupNormalizationGrad: the formula that CANN prints, gamma of x's shape.
+//    x, dy, gamma, mean, rstd -> dx
+// B  kGroupNormBackward: the true gradient, gamma [C] or none.
+//    x, dy, gamma, mean, rstd -> dx, dgamma, dbeta
+// C  kGroupNorm: the forward.
+//    x, gamma, beta -> y, mean, rstd
 //
-// The core does not allocate, throws nothing and keeps no state but its worker threads. Every result
-// depends on values, shape and dtype alone (kernels.h has the order of additions).
+// The core throws nothing and allocates nothing but its worker threads' pool. Every result depends on values,
+// shape and dtype alone (kernels.h has the order of additions).
 #pragma once
 
 #include <cstddef>

@@ -7,6 +7,7 @@
 
 #include "fp_env.h"
 #include "parallel.h"
+#include "pivot.h"
 #include "plan.h"
 
 namespace groupnorm {
@@ -189,7 +190,7 @@ class Pipeline {
     for (int64_t g = 0; g < at.groups; ++g) {
       const double mean = fold_channels(scratch.sums[0] + g * d, nullptr) / m;
       const double mean_square = fold_channels(scratch.sums[1] + g * d, nullptr) / m;
-      std::fill_n(scratch.coefs[0] + g * d, d, pivot_of(mean, std::sqrt(mean_square)));
+      std::fill_n(scratch.coefs[0] + g * d, d, pivot_of<Acc>(mean, std::sqrt(mean_square)));
     }
     reduce(Formula::kForwardVariance, 2, span);
     for (int64_t g = 0; g < at.groups; ++g) {
@@ -245,46 +246,21 @@ class Pipeline {
   // Coefficients 0 and 1: rstd and, for the mean, a pivot near it; the rest of the mean goes to shifts,
   // as what xhat is too large by when the pivot is subtracted in its place. The sums are taken with a power
   // of two for rstd, and ratios have what that leaves of it.
-  //
-  // Both keep xhat from being rounded the same way again and again, which a long sum collects as a bias: all x
-  // of a binade are multiples of one ulp, so x - mean rounds off the same low bits of the mean each time, and
-  // equal x (zeros of a ReLU, anything in 16 bits) round alike when multiplied by rstd. A pivot that is a
-  // multiple of the ulp of 128 standard deviations leaves next to nothing to round off, a power of two nothing
-  // (docs/math.md, "The pivot").
   void fill_stats(const Place& at, const Scratch& scratch) const {
     const int64_t d = plan_.channels_per_group;
     for (int64_t g = 0; g < at.groups; ++g) {
       const double mean = load_stat(inputs_.mean, at.n, at.first_group + g);
       const double rstd = load_stat(inputs_.rstd, at.n, at.first_group + g);
       const bool alone = d * problem_.length == 1;  // x - mean is all there is: it has to be exact
-      const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of(mean, 1 / rstd);
+      const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of<Acc>(mean, 1 / rstd);
       const double rest = mean - static_cast<double>(pivot);
       scratch.shifts[g] = rest == 0 || !std::isfinite(rest) ? 0 : rest * rstd;
-      const double scale = power_of_two_in(rstd);
+      const double scale = power_of_two_in<Acc>(rstd);
       scratch.ratios[g] = scale == rstd ? 1 : rstd / scale;
       std::fill_n(scratch.coefs[0] + g * d, d, pivot);
       std::fill_n(scratch.coefs[1] + g * d, d, static_cast<Acc>(rstd));
       std::fill_n(scratch.scales + g * d, d, static_cast<Acc>(scale));
     }
-  }
-
-  static Acc pivot_of(double mean, double deviation) {
-    const int exponent = static_cast<int>(bit_cast<uint64_t>(deviation) >> 52 & 0x7FF) - 1023;
-    constexpr int kDigits = std::numeric_limits<Acc>::digits;
-    const Acc itself = static_cast<Acc>(mean);
-    if (!(deviation > 0) || exponent < -800 || exponent > 800) return itself;
-    const double grid = bit_cast<double>(static_cast<uint64_t>(exponent + 8 - kDigits + 1023) << 52);
-    if (!(std::abs(mean) < grid * (uint64_t{1} << (kDigits - 1)))) return itself;  // a multiple of the grid by itself
-    // Numbers around 1.5 * 2^52 grids are whole multiples of it: the sum is rounded to one.
-    const double rounder = grid * 0x1.8p52;
-    return static_cast<Acc>((mean + rounder) - rounder);
-  }
-
-  // The power of two next below |rstd|, with its sign; rstd itself where that is no ordinary number.
-  static double power_of_two_in(double rstd) {
-    const double smallest = static_cast<double>(std::numeric_limits<Acc>::min());
-    if (!(std::abs(rstd) >= smallest) || !std::isfinite(rstd)) return rstd;
-    return bit_cast<double>(bit_cast<uint64_t>(rstd) & 0xFFF0000000000000u);
   }
 
   // A span for the sums: with the power of two in the place of rstd.

@@ -3,6 +3,8 @@
 `group_norm_backward` is the true gradient, `group_norm` the forward that makes its statistics.
 `group_normalization_grad` computes what CANN's aclnnGroupNormalizationGrad prints, which is not the
 gradient unless gamma is 1; `formula_gap` tells the difference.
+
+`from groupnorm import reference, tolerance, cases`: the float64 truth, derived error bounds, named shapes and data.
 """
 
 from importlib.metadata import version as _version

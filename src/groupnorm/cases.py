@@ -157,6 +157,10 @@ def bfloat16() -> np.dtype[Any]:
     return dtype
 
 
+def _as_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    return bfloat16() if isinstance(dtype, str) and dtype == "bfloat16" else np.dtype(dtype)
+
+
 def make(
     case: Case,
     dtype: npt.DTypeLike,
@@ -169,8 +173,10 @@ def make(
 
     `parameter_dtype` is that of gamma, mean and rstd; by default float32 for 16-bit data, else `dtype`.
     """
-    data = np.dtype(dtype)
-    parameter = spec.parameter_dtype(data) if parameter_dtype is None else np.dtype(parameter_dtype)
+    data = _as_dtype(dtype)
+    parameter = spec.parameter_dtype(data) if parameter_dtype is None else _as_dtype(parameter_dtype)
+    if family not in FAMILIES:
+        raise ValueError(f"family: {family!r}; accepted: {', '.join(FAMILIES)}")
     x64, dy64, gamma64 = FAMILIES[family](case.shape, seed)
     x = x64.astype(data)
     _, mean, rstd = group_norm(x, case.num_groups)
@@ -179,7 +185,7 @@ def make(
 
 def make_exact(case: Case, dtype: npt.DTypeLike, *, seed: int = 1) -> Inputs:
     """Small integers times powers of two, statistics included, in one dtype: sums are exact in any order."""
-    data = np.dtype(dtype)
+    data = _as_dtype(dtype)
     stats = (case.shape[0], case.num_groups)
     return Inputs(
         _integers(case.shape, seed, 3).astype(data),

@@ -1,4 +1,4 @@
-"""What goes in and what comes out: every dtype and shape rule of the Python side, and every message.
+"""What goes in and what comes out: every dtype and shape rule of the Python side, with its message.
 
 Errors are `TypeError` for what an argument is (None, not an array, a dtype) and `ValueError` for its
 shape, layout or value. Each names the argument, what came and what is accepted.
@@ -67,7 +67,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return str(dtype) if code is None else DTYPE_NAMES[code]
 
 
-def dtype_code(name: str, dtype: np.dtype[Any]) -> int:
+def dtype_code(name: str, dtype: np.dtype[Any], accepted: str = "float64, float32, float16, bfloat16") -> int:
     """The core's code of `dtype`, or TypeError naming the argument `name`."""
     code = _CODES.get(dtype)
     if code is not None:
@@ -80,7 +80,7 @@ def dtype_code(name: str, dtype: np.dtype[Any]) -> int:
             f"{name}: dtype {dtype.newbyteorder('=')} is byte-swapped ({dtype.str}); accepted: native byte "
             f"order, which {name}.astype({name}.dtype.newbyteorder('=')) gives"
         )
-    raise TypeError(f"{name}: dtype {dtype}; accepted: float64, float32, float16, bfloat16")
+    raise TypeError(f"{name}: dtype {dtype}; accepted: {accepted}")
 
 
 def parameter_dtype(x_dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -151,11 +151,12 @@ def check_backward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array |
 def check_printed(x: Array, dy: Array, gamma: Array, mean: Array, rstd: Array) -> tuple[Dims, int]:
     """Operator A: the dims (a group is one channel) and the code of the one dtype."""
     operands = (("x", x), ("dy", dy), ("gamma", gamma), ("mean", mean), ("rstd", rstd))
-    code = dtype_code("x", x.dtype)
+    accepted = "float32, float16, bfloat16"
+    code = dtype_code("x", x.dtype, accepted)
     if code == FLOAT64:
-        raise TypeError("x: dtype float64; accepted: float32, float16, bfloat16")
+        raise TypeError(f"x: dtype float64; accepted: {accepted}")
     for name, array in operands:
-        if dtype_code(name, array.dtype) != code:
+        if dtype_code(name, array.dtype, accepted) != code:
             raise _mismatch(name, "one dtype for all, float32, float16 or bfloat16", operands)
     shape = x.shape
     if not 3 <= len(shape) <= 8:

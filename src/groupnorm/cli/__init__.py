@@ -13,7 +13,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         from .app import app
     except ImportError as error:
-        _fail(f"{error.name} is not installed; the command line needs: pip install 'groupnorm[cli]'")
+        _fail(f"{error.name} is not installed; the command line needs the packages of the extra groupnorm[cli]")
     try:
         app.main(arguments, prog_name="groupnorm", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as help_wanted:

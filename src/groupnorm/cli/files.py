@@ -33,7 +33,7 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     try:
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("not an archive")
+            raise ValueError("not an archive (a single array goes with its name, as --x FILE)")
         with archive:
             return {name: archive[name] for name in names if name in archive.files}
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:

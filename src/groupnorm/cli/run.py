@@ -21,6 +21,7 @@ from . import files
 NAMES = ("x", "dy", "gamma", "mean", "rstd")
 PRINTED = "group_normalization_grad"
 TRUE = "group_norm_backward"
+DEFAULT_EPS = 1e-5
 
 _IN = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
@@ -58,7 +59,7 @@ def _parse_shape(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--dtype", type=click.Choice(list(files.DTYPES)), help="Of .bin files; bfloat16 also for uint16 arrays.")
 @click.option("--shape", callback=_parse_shape, help="Of x in a .bin file, e.g. 2,8,4,6.")
 @click.option("--num-groups", type=click.IntRange(1), help="Groups of x [N, C, *]; also makes missing mean and rstd.")
-@click.option("--eps", type=float, default=1e-5, show_default=True, help="For statistics made from x.")
+@click.option("--eps", type=float, default=DEFAULT_EPS, show_default=True, help="For statistics made from x.")
 @click.option("--recenter", is_flag=True, help="The gradient: also subtract the mean of xhat.")
 @click.option("--threads", type=int, help="Up to so many threads.")
 @click.option("-o", "--out", type=_OUT, required=True, help="dx (.npy, .bin), or all outputs (.npz).")
@@ -81,7 +82,8 @@ def run(
     """Compute one operator on arrays from files and write the result.
 
     x, dy, gamma, mean and rstd come from FILE.npz under these names, or each from a file of its own
-    (.npy, or raw .bin with --dtype and --shape). Without mean and rstd, --num-groups makes them from x.
+    (.npy, or raw .bin with --dtype and --shape). Without mean and rstd, --num-groups makes them from x, for the
+    printed formula rounded to x's dtype. bfloat16 is uint16 in files, going in and coming out.
 
     \b
     Example:
@@ -91,7 +93,13 @@ def run(
     request = Request(op, None if dtype is None else files.DTYPES[dtype], shape, num_groups)
     targets = {"dx": out, "dgamma": dgamma, "dbeta": dbeta}
     _check_targets(op, targets)
+    if recenter and op == PRINTED:
+        raise click.UsageError(f"--recenter: accepted with --op {TRUE} alone")
+    if shape is not None and not any(path is not None and path.suffix == ".bin" for path in paths.values()):
+        raise click.UsageError("--shape: accepted with .bin files alone")
     arrays = _read(archive, paths, request)
+    if eps != DEFAULT_EPS and "mean" in arrays:
+        raise click.UsageError("--eps: accepted where mean and rstd are made from x, and they are given")
     _complete(arrays, request, eps)
 
     started = time.perf_counter()
@@ -183,11 +191,16 @@ def _complete(arrays: dict[str, Array], request: Request, eps: float) -> None:
                 mean, rstd = mean.astype(x.dtype), rstd.astype(x.dtype)
             arrays.update(mean=mean, rstd=rstd)
         elif arrays["mean"].shape[1:] != (groups,):
+            found = arrays["mean"].shape
             raise click.UsageError(
-                f"--num-groups: {groups}, mean has shape {arrays['mean'].shape}; accepted: one number"
+                f"--num-groups: {groups}, mean has shape {found}; accepted: mean of shape [N, {groups}]"
             )
         if request.op == PRINTED:
             _regroup(arrays, groups)
+    elif request.op == PRINTED and arrays["gamma"].ndim == 1 != x.ndim:
+        raise click.UsageError(
+            f"gamma: shape {arrays['gamma'].shape} with x {x.shape}; accepted: x's shape, or [C] with --num-groups"
+        )
 
 
 def _regroup(arrays: dict[str, Array], groups: int) -> None:
@@ -207,17 +220,19 @@ def _report(op: str, arrays: dict[str, Array], results: dict[str, Array], second
     moved = sum(array.nbytes for array in (*arrays.values(), *results.values()))
     table = Table(title=op, show_header=False)
     rows: list[tuple[str, Any]] = [
-        ("shape", "x".join(map(str, results["dx"].shape))),
+        ("x", "x".join(map(str, arrays["x"].shape))),
         ("dtype", spec.dtype_name(results["dx"].dtype)),
         ("groups", arrays["mean"].shape[1]),
         ("SIMD level", _core.current_isa()),
         ("threads, at most", groupnorm.get_num_threads() if threads is None else threads),
-        ("time", f"{seconds * 1e3:.3f} ms"),
+        ("time of this one call", f"{seconds * 1e3:.3f} ms"),
         ("traffic", f"{moved / seconds / 1e9:.2f} GB/s"),
     ]
     if op == PRINTED:
         gap = groupnorm.formula_gap(*(arrays[name] for name in NAMES))
-        if gap.max_abs != 0:
+        if gap.max_abs == 0:
+            rows.append(("formula gap", "0 (gamma is 1)" if (arrays["gamma"] == 1).all() else "0"))
+        else:
             rows.append(("formula gap, max", f"{gap.max_abs:.4g} ({gap.max_rel:.2%} of the largest gradient)"))
             rows.append(("formula gap, RMS", f"{gap.rms_abs:.4g} ({gap.rms_rel:.2%} of the gradient)"))
     for name, value in rows:

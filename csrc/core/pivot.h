@@ -1,0 +1,38 @@
+// What the kernels subtract and multiply by in the place of mean and rstd (docs/math.md, "The pivot").
+//
+// Both keep xhat from being rounded the same way again and again, which a long sum collects as a bias: all x of
+// a binade are multiples of one ulp, so x - mean rounds off the same low bits of the mean each time, and equal x
+// (zeros of a ReLU, anything in 16 bits) round alike when multiplied by rstd. A pivot that is a multiple of the
+// ulp of 128 standard deviations keeps its bits, a power of two rounds nothing.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "dtype.h"
+
+namespace groupnorm {
+
+// The mean as a multiple of the ulp of 128 deviations; itself where it is one anyway or there is no deviation.
+template <class Acc>
+inline Acc pivot_of(double mean, double deviation) {
+  const int exponent = static_cast<int>(bit_cast<uint64_t>(deviation) >> 52 & 0x7FF) - 1023;
+  constexpr int kDigits = std::numeric_limits<Acc>::digits;
+  const Acc itself = static_cast<Acc>(mean);
+  if (!(deviation > 0) || exponent < -800 || exponent > 800) return itself;
+  const double grid = bit_cast<double>(static_cast<uint64_t>(exponent + 8 - kDigits + 1023) << 52);
+  if (!(std::abs(mean) < grid * (uint64_t{1} << (kDigits - 1)))) return itself;  // a multiple of the grid by itself
+  // Numbers around 1.5 * 2^52 grids are whole multiples of it: the sum is rounded to one.
+  const double rounder = grid * 0x1.8p52;
+  return static_cast<Acc>((mean + rounder) - rounder);
+}
+
+// The power of two next below |rstd|, with its sign; rstd itself where that is no ordinary number.
+template <class Acc>
+inline double power_of_two_in(double rstd) {
+  const double smallest = static_cast<double>(std::numeric_limits<Acc>::min());
+  if (!(std::abs(rstd) >= smallest) || !std::isfinite(rstd)) return rstd;
+  return bit_cast<double>(bit_cast<uint64_t>(rstd) & 0xFFF0000000000000u);
+}
+
+}  // namespace groupnorm
