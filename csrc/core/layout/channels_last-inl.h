@@ -159,6 +159,7 @@ struct ChannelsLast {
           rows.template accumulate<false>(i * span.stride + c, c, channels, lane, width);
         }
       }
+      if (end - begin <= kBlock) break;  // one block: its lanes are those of the chunk
       const int64_t lanes = last - first < kLanes ? last - first : kLanes;
       for (int64_t j = 0; j < lanes * pitch; j += kLanes) {
         const F64 block = F64::load(block_sums + j);
@@ -167,7 +168,11 @@ struct ChannelsLast {
     }
     for (int64_t j = 0; j < channels; j += kLanes) {
       F64 folded[Op::kSums];
-      fold_lanes(sums + j, width, pitch, used, folded);
+      if (end - begin <= kBlock) {
+        fold_lanes(block_sums + j, width, pitch, used, folded);
+      } else {
+        fold_lanes(sums + j, width, pitch, used, folded);
+      }
       for (int k = 0; k < Op::kSums; ++k) {
         double chunk[kLanes];
         folded[k].store_raw(chunk);
@@ -179,7 +184,8 @@ struct ChannelsLast {
 
   // F64::sum() with a vector of channels in place of each lane. A lane that was never used counts as zero,
   // and adding zero to a sum that started from zero changes no bit; for the same reason a first sum is set.
-  static void fold_lanes(const double* lanes, int64_t width, int64_t pitch, int used, F64* folded) {
+  template <class Sum>
+  static void fold_lanes(const Sum* lanes, int64_t width, int64_t pitch, int used, F64* folded) {
     F64 sum[Op::kSums][kLanes];
     for (int l = 0; l < used; ++l) {
       F64 lane[Op::kLaneSums];
