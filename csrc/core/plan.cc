@@ -62,6 +62,8 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   if (plan.split) {
     plan.groups_per_span = across ? problem.groups : 1;
     plan.chunks = (problem.length + kChunk - 1) / kChunk;
+    const int64_t pieces = plan.chunks * (across ? (problem.channels + kLanes - 1) / kLanes : plan.channels_per_group);
+    plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, pieces));
   } else {
     const int64_t shared_out = across ? problem.groups : std::max<int64_t>(1, owners / (4 * plan.workers));
     plan.groups_per_span = std::min({span_groups(problem, plan), problem.groups, shared_out});
