@@ -226,10 +226,31 @@ def test_formula_gap_is_the_difference():
         assert groupnorm.formula_gap(*_printed_order(ones)) == (0, 0, 0, 0)
 
 
-def test_formula_gap_passes_nan_on():
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_formula_gap_passes_nan_on(special):
     inputs = cases.grouped(cases.make(CASE, np.float32))
-    inputs.dy[0, 0, 0, 0, 0] = np.nan
-    assert np.isnan(groupnorm.formula_gap(*_printed_order(inputs)).max_abs)
+    inputs.dy[0, 0, 0, 0, 0] = special
+    with np.errstate(all="raise"):
+        assert np.isnan(groupnorm.formula_gap(*_printed_order(inputs)).max_abs)
+
+
+def test_a_foreign_array_without_a_way_back_is_refused():
+    inputs = cases.make(CASE, np.float32)
+
+    class Orphan:
+        dtype = "float32"
+
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    with pytest.raises(TypeError, match="x: Orphan, whose library has no from_dlpack"):
+        _call(inputs._replace(x=Orphan(inputs.x)))
 
 
 def test_torch_tensors_come_back_as_torch_tensors():
@@ -261,8 +282,18 @@ def test_torch_tensors_come_back_as_torch_tensors():
             given = torch.empty_like(moved.x)
             assert _call(moved, out=(given, None, None)).dx is given
             assert values(given) == bits(expected.dx)
-    with pytest.raises(TypeError, match="x: Tensor that DLPack cannot pass on: Can't export tensors that require grad"):
-        _call(tensors._replace(x=tensors.x.requires_grad_()))
+    wanted = torch.float64, torch.bfloat16
+    for kind in wanted:
+        tensors = inputs._replace(**{name: torch.zeros(a.shape, dtype=kind) for name, a in inputs._asdict().items()})
+        with pytest.raises(TypeError, match=r"x: a tensor that requires grad; accepted: tensor.detach\(\)"):
+            _call(tensors._replace(x=tensors.x.clone().requires_grad_()))
+        with pytest.raises(TypeError, match=r"dy: a tensor that is negated in name only"):
+            _call(tensors._replace(dy=torch._neg_view(tensors.dy)))
+        with pytest.raises(TypeError, match=r"out \(dx\): a tensor that requires grad"):
+            _call(tensors, out=(tensors.x.clone().requires_grad_(), None, None))
+        fake = torch._subclasses.FakeTensorMode().from_tensor(tensors.x)
+        with pytest.raises(TypeError, match=r"x: a fake tensor, which has no memory"):
+            _call(tensors._replace(x=fake))
 
 
 class _Foreign:

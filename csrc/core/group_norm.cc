@@ -1,6 +1,7 @@
 #include "group_norm.h"
 
 #include "dispatch.h"
+#include "fp_env.h"
 #include "pipeline.h"
 
 namespace groupnorm {
@@ -61,6 +62,7 @@ size_t workspace_bytes(const Problem& problem, const Outputs& outputs, int threa
 
 Status run(const Problem& problem, const Inputs& inputs, const Outputs& outputs, void* workspace, size_t workspace_size,
            int threads) {
+  const FpEnvironment environment;
   const KernelTable* table = current_kernels();
   if (!table) return Status::kUnsupportedIsa;
   if (!sizes_valid(problem)) return Status::kInvalidProblem;

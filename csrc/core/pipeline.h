@@ -5,7 +5,6 @@
 #include <iterator>
 #include <limits>
 
-#include "fp_env.h"
 #include "parallel.h"
 #include "pivot.h"
 #include "plan.h"
@@ -30,7 +29,6 @@ class Pipeline {
   }
 
   void run() {
-    const FpEnvironment environment;
     if (problem_.op != Operator::kGroupNormalizationGrad) {
       load_affine(inputs_.gamma, problem_.gamma_dtype, Acc{1}, gamma_);
       load_affine(inputs_.beta, problem_.beta_dtype, Acc{0}, beta_);

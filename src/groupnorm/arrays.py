@@ -29,6 +29,7 @@ def to_numpy(name: str, array: Any) -> Array:
     if array is None or not hasattr(array, "__dlpack__"):
         what = "None" if array is None else type(array).__name__
         raise TypeError(f"{name}: {what}; accepted: a NumPy array or a CPU array with DLPack")
+    _check_tensor(name, array)
     try:
         device = array.__dlpack_device__()
         if int(device[0]) != _CPU:
@@ -39,13 +40,27 @@ def to_numpy(name: str, array: Any) -> Array:
         raise TypeError(f"{name}: {type(array).__name__} that DLPack cannot pass on: {error}") from error
 
 
+def _check_tensor(name: str, array: Any) -> None:
+    """What PyTorch hands out through DLPack although the memory is not what the tensor means."""
+    if getattr(array, "requires_grad", False):
+        raise TypeError(f"{name}: a tensor that requires grad; accepted: tensor.detach()")
+    if callable(getattr(array, "is_neg", None)) and array.is_neg():
+        raise TypeError(f"{name}: a tensor that is negated in name only; accepted: tensor.resolve_neg()")
+    if hasattr(array, "fake_mode"):
+        raise TypeError(f"{name}: a fake tensor, which has no memory; accepted: a CPU tensor with memory")
+
+
 def _from_dlpack(like: Any) -> Callable[[Any], Any]:
     """The `from_dlpack` of the library that `like` comes from."""
     if hasattr(like, "__array_namespace__"):
         namespace = like.__array_namespace__()
     else:
         namespace = sys.modules[type(like).__module__.partition(".")[0]]
-    from_dlpack: Callable[[Any], Any] = namespace.from_dlpack
+    from_dlpack: Callable[[Any], Any] | None = getattr(namespace, "from_dlpack", None)
+    if from_dlpack is None:
+        raise TypeError(
+            f"x: {type(like).__name__}, whose library has no from_dlpack to make results with; accepted: out="
+        )
     return from_dlpack
 
 

@@ -21,6 +21,7 @@ class FormulaGap(NamedTuple):
     rms_rel: float  # rms_abs / RMS of the true gradient
 
 
+@np.errstate(all="ignore")  # infinities and NaN in the operands come out as such
 def formula_gap(x: Any, dy: Any, gamma: Any, mean: Any, rstd: Any) -> FormulaGap:
     """The size of the difference between `group_normalization_grad` and the true gradient.
 

@@ -109,7 +109,10 @@ def check_given(
     """
     array = to_numpy(f"out ({name})", given)
     if array.dtype != dtype:
-        raise TypeError(f"out ({name}): dtype {dtype_name(array.dtype)}; accepted: {dtype_name(dtype)}")
+        found, wanted = dtype_name(array.dtype), dtype_name(dtype)
+        if found == wanted:  # bfloat16 of ml_dtypes and as two raw bytes
+            found, wanted = f"{array.dtype}", f"{dtype}, that of x or gamma"
+        raise TypeError(f"out ({name}): dtype {found}; accepted: {wanted}")
     if array.shape != shape:
         raise ValueError(f"out ({name}): shape {array.shape}; accepted: {shape}")
     if not array.flags.writeable:
