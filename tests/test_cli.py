@@ -143,6 +143,13 @@ def _prepare():
     np.save("half.npy", inputs.x.astype(np.float16))
     np.save("ints.npy", inputs.x.astype(np.int32))
     np.save("words.npy", np.zeros(4, np.uint16))
+    _broken("cut_shape.npy", whole.replace(b"(2, 2, 4, 4, 6), }", b"(2, 2, 4, 4, 6,   "))
+    _broken("negative.npy", whole.replace(b"(2, 2, 4, 4, 6), }", b"(2,-2, 4, 4, 6), }"))
+    np.savez_compressed("damaged.npz", **inputs._asdict())
+    packed = bytearray(open("damaged.npz", "rb").read())  # noqa: SIM115
+    packed[80:90] = b"\xff" * 10
+    _broken("damaged.npz", packed)
+    os.symlink(".", "link")
     np.save("short_gamma.npy", np.ones(2, np.float32))
     os.mkdir("folder")
 
@@ -157,7 +164,10 @@ MISTAKES = [
     (["run", "x.npy", "-o", "dx.npy"], "FILE: x.npy cannot be read as .npy: not an archive (a single array goes with its name, as --x FILE)"),
     (["run", *ALL, "--x", "in.npz", "-o", "dx.npy"], "--x: in.npz; accepted: a .npy or .bin file"),
     *((["run", *ALL, "--x", f"{n}.npy", "-o", "dx.npy"], f"x: {n}.npy cannot be read as .npy")
-      for n in ("short", "header", "empty", "text", "huge", "objects")),
+      for n in ("short", "header", "empty", "text", "huge", "objects", "cut_shape", "negative")),
+    (["run", "damaged.npz", "-o", "dx.npy"], "FILE: damaged.npz cannot be read as .npz"),
+    (["run", "in.npz", "--dtype", "float16", "-o", "dx.npy"], "--dtype: float16, x has dtype float32; accepted: the dtype of x"),
+    (["run", "in.npz", "--op", "group_norm_backward", "-o", "a.npy", "--dgamma", "link/a.npy"], "one name twice"),
     (["run", *ALL, "--x", "half.npy", "-o", "dx.npy"], "dy: dtype float32 does not go with the others (x float16"),
     (["run", *ALL, "--x", "ints.npy", "-o", "dx.npy"], "x: dtype int32; accepted"),
     (["run", *ALL, "--x", "words.npy", "-o", "dx.npy"], "x: dtype uint16; accepted: uint16 only as bfloat16, with --dtype bfloat16"),
@@ -262,12 +272,12 @@ def test_doctor(capsys, monkeypatch):
     assert "missing: ModuleNotFoundError" in _run(capsys, "doctor")[1]
     forced = subprocess.run(
         [sys.executable, "-m", "groupnorm", "doctor"],
-        env={**os.environ, "GROUPNORM_ISA": "avx1024", "GROUPNORM_NUM_THREADS": "zero"},
+        env={**os.environ, "GROUPNORM_ISA": "[/avx1024]", "GROUPNORM_NUM_THREADS": "zero"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "GROUPNORM_ISA=avx1024: cannot run here" in forced.stdout
+    assert "GROUPNORM_ISA=[/avx1024]: cannot run here" in forced.stdout
     assert "GROUPNORM_NUM_THREADS: 'zero'" in forced.stdout
 
 

@@ -52,6 +52,8 @@ BACKWARD = [
     (dict(x=_f(2, 8, 4, 6, dtype=np.int32)), TypeError, "x: dtype int32; accepted: float64, float32, float16, bfloat16"),
     (dict(x=_f(2, 8, 4, 6, dtype=np.complex64)), TypeError, "x: dtype complex64; accepted"),
     (dict(x=_f(2, 8, 4, 6, dtype=">f4")), TypeError, "x: dtype float32 is byte-swapped (>f4); accepted: native byte order"),
+    (dict(x=_f(2, 8, 4, 6).astype(BFLOAT16).astype(BFLOAT16.newbyteorder(">"))), TypeError, "x: dtype bfloat16 is byte-swapped"),
+    (dict(recenter="no"), TypeError, "recenter: str 'no'; accepted: True or False"),
     (dict(mean=_f(2, 2, dtype=">f4")), TypeError, "mean: dtype float32 is byte-swapped (>f4)"),
     (dict(dy=_f(2, 8, 4, 6, dtype=np.float64)), TypeError, "dy: dtype float64 does not go with the others (x float32, dy float64"),
     (dict(gamma=_f(8, dtype=np.float64)), TypeError, "gamma: dtype float64 does not go with the others (x float32, dy float32, gamma float64, mean float32, rstd float32); accepted: float64, float32, float16 or bfloat16 for x, dy, and for gamma, mean, rstd the dtype of x, or float32 when x is 16-bit"),
@@ -138,6 +140,7 @@ FORWARD = [
     (dict(eps="small"), TypeError, "eps: str 'small'; accepted: a float"),
     (dict(eps=-1e-5), ValueError, "eps: -1e-05; accepted: a finite number, 0 or above"),
     (dict(eps=float("nan")), ValueError, "eps: nan"),
+    (dict(eps=10**400), ValueError, "eps: 1000"),
     (dict(out=(None, _f(2, 3), None)), ValueError, "out (mean): shape (2, 3); accepted: (2, 2)"),
     (dict(out=(None, None, _f(2, 2, dtype=np.float64))), TypeError, "out (rstd): dtype float64; accepted: float32"),
 ]  # fmt: skip

@@ -76,11 +76,14 @@ const Isa* isa_list(int* count) {
 
 const KernelTable* current_kernels() {
   if (const KernelTable* forced = g_forced.load(std::memory_order_relaxed)) return forced;
-  static const KernelTable* const chosen = [] {
+  static std::atomic<const KernelTable*> chosen{nullptr};  // a failure is not remembered
+  const KernelTable* table = chosen.load(std::memory_order_relaxed);
+  if (!table) {
     const char* name = std::getenv("GROUPNORM_ISA");
-    return find(name && *name ? name : nullptr);
-  }();
-  return chosen;
+    table = find(name && *name ? name : nullptr);
+    chosen.store(table, std::memory_order_relaxed);
+  }
+  return table;
 }
 
 bool select_isa(const char* name) {

@@ -31,13 +31,23 @@ def to_numpy(name: str, array: Any) -> Array:
         raise TypeError(f"{name}: {what}; accepted: a NumPy array or a CPU array with DLPack")
     _check_tensor(name, array)
     try:
-        device = array.__dlpack_device__()
-        if int(device[0]) != _CPU:
-            raise TypeError(f"{name}: an array on DLPack device {tuple(map(int, device))}; accepted: CPU memory")
+        device = tuple(int(part) for part in array.__dlpack_device__())
+    except (BufferError, RuntimeError, ValueError, TypeError) as error:
+        raise _unreadable(name, array, error) from error
+    if device[0] != _CPU:
+        raise TypeError(f"{name}: an array on DLPack device {device}; accepted: CPU memory")
+    try:
         bits = _core.bfloat16_bits(array) if "bfloat16" in str(array.dtype) else None
         return np.from_dlpack(array) if bits is None else bits.view(_BFLOAT16)
-    except (BufferError, RuntimeError, ValueError, AttributeError) as error:
-        raise TypeError(f"{name}: {type(array).__name__} that DLPack cannot pass on: {error}") from error
+    except (BufferError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(name, array, error) from error
+
+
+def _unreadable(name: str, array: Any, error: Exception) -> TypeError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return TypeError(
+        f"{name}: {type(array).__name__} that DLPack cannot pass on: {reason}; accepted: a dense array in CPU memory"
+    )
 
 
 def _check_tensor(name: str, array: Any) -> None:

@@ -27,7 +27,7 @@ def formula_gap(x: Any, dy: Any, gamma: Any, mean: Any, rstd: Any) -> FormulaGap
 
     Both take gamma of x's shape; the true one keeps it off the two sums (docs/math.md, "Why they
     differ"): printed - true = (rstd / M) * (1 - gamma) * (s1 + xhat * s2). Computed in float64, one
-    sample at a time. Exactly 0 where gamma is 1.
+    sample at a time. Exactly 0 where gamma is 1 and all operands are finite.
 
     Args and errors are those of `group_normalization_grad`. An empty x, and a true gradient of 0 without a
     gap, give zeros; a gap over a true gradient of 0 is infinite in relative terms.

@@ -46,7 +46,7 @@ def same_place(a: Array, b: Array) -> bool:
     return a is b or (
         a.shape == b.shape
         and a.dtype == b.dtype
-        and a.strides == b.strides
+        and _same_layout(a, b)
         and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
     )
 

@@ -77,6 +77,7 @@ def group_norm_backward(
     gamma_ = None if gamma is None else to_numpy("gamma", gamma)
     dims, code, gamma_code, stats_code = spec.check_backward(dy_, x_, mean_, rstd_, gamma_)
     mask = output_mask if output_mask is _ALL else spec.check_output_mask(output_mask)
+    recenter = spec.check_flag("recenter", recenter)
     threads = resolve(num_threads)
 
     layout, like = plan_layout(x_)
@@ -106,7 +107,7 @@ def group_norm_backward(
         code, gamma_code, stats_code, layout, *dims,
         _core.address(dy_), _core.address(x_), _core.address(mean_), _core.address(rstd_), _address(gamma_),
         0 if dx is None else _core.address(dx.buffer), _address(sums[0]), _address(sums[1]),
-        bool(recenter), threads,
+        recenter, threads,
     )  # fmt: skip
     return GroupNormGrads(
         _hand_over(x, given[0], None if dx is None else dx.finish()),

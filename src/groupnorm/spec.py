@@ -72,10 +72,11 @@ def dtype_code(name: str, dtype: np.dtype[Any], accepted: str = "float64, float3
     code = _CODES.get(dtype)
     if code is not None:
         return code
-    if dtype.name == "bfloat16" and dtype.itemsize == 2:
+    bfloat16 = dtype.name == "bfloat16" and dtype.itemsize == 2
+    if bfloat16 and dtype.isnative:
         _CODES[dtype] = BFLOAT16
         return BFLOAT16
-    if not dtype.isnative and dtype.newbyteorder("=") in _CODES:
+    if not dtype.isnative and (bfloat16 or dtype.newbyteorder("=") in _CODES):
         raise TypeError(
             f"{name}: dtype {dtype.newbyteorder('=')} is byte-swapped ({dtype.str}); accepted: native byte "
             f"order, which {name}.astype({name}.dtype.newbyteorder('=')) gives"
@@ -190,7 +191,7 @@ def check_forward(
             check_shape(name, array, (shape[1],), "one element per channel")
     if not isinstance(eps, (float, int, np.floating, np.integer)) or isinstance(eps, bool):
         raise TypeError(f"eps: {type(eps).__name__} {eps!r}; accepted: a float")
-    if not (math.isfinite(eps) and eps >= 0):
+    if not 0 <= eps <= 1e300:  # also refuses NaN, infinity and ints that no float holds
         raise ValueError(f"eps: {eps}; accepted: a finite number, 0 or above")
     return Dims(shape[0], shape[1], math.prod(shape[2:]), int(num_groups)), x_code, codes[0], codes[1]
 
@@ -206,6 +207,13 @@ def check_output_mask(output_mask: Sequence[bool]) -> tuple[bool, bool, bool]:
         return _MASKS[tuple(output_mask)]  # type: ignore[index]
     except (TypeError, KeyError):
         raise ValueError(f"output_mask: {output_mask!r}; accepted: three booleans, for dx, dgamma and dbeta") from None
+
+
+def check_flag(name: str, flag: Any) -> bool:
+    """True or False, nothing that merely counts as it."""
+    if not isinstance(flag, (bool, np.bool_)):
+        raise TypeError(f"{name}: {type(flag).__name__} {flag!r}; accepted: True or False")
+    return bool(flag)
 
 
 def check_out(out: Any, names: tuple[str, ...], wanted: tuple[bool, ...]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import groupnorm
 
@@ -88,12 +89,12 @@ def doctor() -> None:
     table = Table(title="groupnorm doctor", show_header=False)
     table.add_row("groupnorm", groupnorm.__version__)
     table.add_row("build", _core.BUILD)
-    table.add_row("Python", f"{platform.python_version()} ({sys.executable})")
+    table.add_row("Python", Text(f"{platform.python_version()} ({sys.executable})"))
     table.add_row("NumPy", np.__version__)
     table.add_row("CPU", cpu_name())
-    table.add_row("SIMD levels, best first", _levels())
-    table.add_row("threads", _threads())
+    table.add_row("SIMD levels, best first", Text(_levels()))
+    table.add_row("threads", Text(_threads()))
     table.add_section()
     for package, purpose in OPTIONAL.items():
-        table.add_row(package, f"{_optional(package)}\nfor {purpose}")
+        table.add_row(package, Text(f"{_optional(package)}\nfor {purpose}"))
     Console().print(table)

@@ -5,10 +5,10 @@ bfloat16 is kept as uint16 in all of them; two raw bytes, which NumPy makes of a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -35,8 +35,14 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("not an archive (a single array goes with its name, as --x FILE)")
         with archive:
-            return {name: archive[name] for name in names if name in archive.files}
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+            found = {name: archive[name] for name in names if name in archive.files}
+        for name, array in found.items():
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"its member {name} is not an array")
+        return found
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # NumPy, zipfile, zlib and tokenize each have their own for a damaged file
         raise _described("FILE", path, error) from error
 
 
@@ -44,7 +50,9 @@ def read_npy(name: str, path: Path) -> Array:
     """The array of a .npy file, mapped: a header that promises more than the file holds is an error."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError) as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged header fails in many ways
         raise _described(name, path, error) from error
     if not isinstance(array, np.ndarray):
         array.close()
@@ -77,7 +85,7 @@ def _storable(array: Array) -> Array:
 
 def _write(file: IO[bytes], suffix: str, arrays: Mapping[str, Array]) -> None:
     if suffix == ".npz":
-        np.savez(file, allow_pickle=False, **{name: _storable(array) for name, array in arrays.items()})
+        np.savez(file, **{n: _storable(a) for n, a in arrays.items()})  # type: ignore[arg-type]  # the stub takes them for allow_pickle
         return
     (array,) = arrays.values()
     if suffix == ".npy":
@@ -93,7 +101,7 @@ def write_all(files: Mapping[Path, Mapping[str, Array]]) -> None:
     finished: list[tuple[str, Path]] = []
     try:
         for path, arrays in files.items():
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".groupnorm-", delete=False) as file:
                 finished.append((file.name, path))
                 _write(file, path.suffix, arrays)
             os.chmod(file.name, 0o666 & ~umask)
@@ -102,4 +110,5 @@ def write_all(files: Mapping[Path, Mapping[str, Array]]) -> None:
             finished.pop(0)
     finally:
         for temporary, _ in finished:
-            os.unlink(temporary)
+            with contextlib.suppress(FileNotFoundError):  # renamed, and then interrupted
+                os.unlink(temporary)

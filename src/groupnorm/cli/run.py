@@ -11,6 +11,7 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import groupnorm
 
@@ -100,7 +101,7 @@ def run(
     arrays = _read(archive, paths, request)
     if eps != DEFAULT_EPS and "mean" in arrays:
         raise click.UsageError("--eps: accepted where mean and rstd are made from x, and they are given")
-    _complete(arrays, request, eps)
+    _complete(arrays, request, eps, threads)
 
     started = time.perf_counter()
     if op == PRINTED:
@@ -130,7 +131,7 @@ def _check_targets(op: str, targets: dict[str, Path | None]) -> None:
             raise click.UsageError(f"{option}: {path}; accepted: a name that ends in {', '.join(accepted)}")
         if not path.parent.is_dir():
             raise click.UsageError(f"{option}: {path}; accepted: a folder that exists")
-    given = [path.absolute() for path in targets.values() if path is not None]
+    given = [path.resolve() for path in targets.values() if path is not None]
     if len(set(given)) != len(given):
         raise click.UsageError("--out, --dgamma, --dbeta: one name twice; accepted: a file each")
 
@@ -171,7 +172,7 @@ def _read_bin(name: str, path: Path, arrays: dict[str, Array], request: Request)
     return files.read_bin(name, path, (shape[0], groups), parameter if request.op == TRUE else (request.dtype,))
 
 
-def _complete(arrays: dict[str, Array], request: Request, eps: float) -> None:
+def _complete(arrays: dict[str, Array], request: Request, eps: float, threads: int | None) -> None:
     """Regroups for the printed formula and makes statistics that are missing."""
     for name in ("x", "dy"):
         if name not in arrays:
@@ -179,6 +180,8 @@ def _complete(arrays: dict[str, Array], request: Request, eps: float) -> None:
     if "gamma" not in arrays and request.op == PRINTED:
         raise click.UsageError("gamma: not given; accepted: --gamma, or FILE.npz that holds it")
     x, groups = arrays["x"], request.num_groups
+    if request.dtype is not None and x.dtype != request.dtype:
+        raise click.UsageError(f"--dtype: {request.dtype}, x has dtype {x.dtype}; accepted: the dtype of x")
     missing = [name for name in ("mean", "rstd") if name not in arrays]
     if groups is None and missing:
         raise click.UsageError(f"{missing[0]}: not given; accepted: --{missing[0]}, or --num-groups to make it from x")
@@ -186,7 +189,7 @@ def _complete(arrays: dict[str, Array], request: Request, eps: float) -> None:
         raise click.UsageError(f"{missing[0]}: not given, its fellow is; accepted: both or neither")
     if groups is not None:
         if missing:
-            _, mean, rstd = groupnorm.group_norm(x, groups, eps=eps)
+            _, mean, rstd = groupnorm.group_norm(x, groups, eps=eps, num_threads=threads)
             if request.op == PRINTED:
                 mean, rstd = mean.astype(x.dtype), rstd.astype(x.dtype)
             arrays.update(mean=mean, rstd=rstd)
@@ -230,16 +233,17 @@ def _report(op: str, arrays: dict[str, Array], results: dict[str, Array], second
     ]
     if op == PRINTED:
         gap = groupnorm.formula_gap(*(arrays[name] for name in NAMES))
+        ones = bool((arrays["gamma"] == 1).all())
         if gap.max_abs == 0:
-            rows.append(("formula gap", "0 (gamma is 1)" if (arrays["gamma"] == 1).all() else "0"))
+            rows.append(("formula gap", "0 (gamma is 1)" if ones else "0"))
         else:
             rows.append(("formula gap, max", f"{gap.max_abs:.4g} ({gap.max_rel:.2%} of the largest gradient)"))
             rows.append(("formula gap, RMS", f"{gap.rms_abs:.4g} ({gap.rms_rel:.2%} of the gradient)"))
     for name, value in rows:
-        table.add_row(name, str(value))
+        table.add_row(name, Text(str(value)))
     console = Console()
     console.print(table)
-    if op == PRINTED and gap.max_abs != 0:
+    if op == PRINTED and not ones:
         console.print(f"gamma is not 1: this dx is not the gradient, which --op {TRUE} computes.")
 
 
