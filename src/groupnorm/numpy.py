@@ -94,7 +94,8 @@ def group_norm_backward(
         for i in (1, 2):
             if given[i] is not None:
                 checked[i] = check_given(names[i], given[i], (dims.channels,), parameter, None, inputs)
-        _check_apart(names, checked)
+        if checked[1] is not None or checked[2] is not None:
+            _check_apart(names, checked)
 
     dx = element_output(checked[0], x_, layout, like) if mask[0] else None
     sums = [

@@ -8,6 +8,7 @@ struct Contiguous {
 
   static void reduce(const Span& span) {
     using Op = F<V>;
+    const bool paired = !span.stream;  // from memory, one stream an input comes faster than two
     for (int64_t c = 0; c < span.channels; ++c) {
       double total[Op::kSums] = {};
       for (int64_t begin = 0; begin < span.length; begin += kChunk) {
@@ -18,7 +19,7 @@ struct Contiguous {
         F64 lanes[Op::kLaneSums];
         for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = F64::zero();
         int64_t i = begin;
-        for (; i + 2 * kBlock <= end; i += 2 * kBlock) {
+        for (; paired && i + 2 * kBlock <= end; i += 2 * kBlock) {
           reduce_blocks<2>(pair, kBlock, lanes);
           pair[0].advance(2 * kBlock);
           pair[1].advance(2 * kBlock);
