@@ -9,9 +9,9 @@ BUILD_TOOLS := "scikit-build-core>=1.1" "nanobind>=3.1" "cmake>=3.20" ninja
 # The CPU build; torch without a version takes gigabytes.
 TORCH := torch==2.13.0
 
-SOURCES := $(shell find csrc src -name '*.cc' -o -name '*.h' -o -name '*.py' -o -name '*.pyi') \
+SOURCES := $(shell find cmake csrc include src -type f -not -name '*.pyc') \
            CMakeLists.txt pyproject.toml README.md LICENSE
-CPP_FILES := $(shell find csrc tests/cpp -name '*.cc' -o -name '*.h')
+CPP_FILES := $(shell find csrc include tests examples -name '*.cc' -o -name '*.h')
 
 .PHONY: help run test lint bench test-sanitize test-aarch64 clean
 
