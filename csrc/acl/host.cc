@@ -22,6 +22,7 @@ void enqueue(aclrtStream stream, const std::vector<Extent>& extents, std::unique
 
 groupnorm::host::Host* groupnorm_host() {
   using namespace groupnorm::host;
-  static Host host{report, warn, [](const Extent& extent, int code) { check_extent(extent, code); }, enqueue, nullptr};
+  static Host host{report,          warn,   [](const Extent& extent, int code) { check_extent(extent, code); }, enqueue,
+                   aclDataTypeSize, nullptr};
   return &host;
 }

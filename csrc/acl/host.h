@@ -48,6 +48,7 @@ class Work {
   virtual void run(const std::atomic<bool>& cancelled) = 0;
 };
 
+// Beyond it the libraries call no exported function of each other, so that they cannot be given another library's.
 struct Host {
   // Keeps a fault as the thread's recent error and returns its code.
   int (*report)(const char* function, const Fault& fault);
@@ -57,6 +58,7 @@ struct Host {
   void (*check_extent)(const Extent& extent, int code);
   // Puts work on a stream of the thread's context and keeps its extents alive until it has run. Throws.
   void (*enqueue)(aclrtStream stream, const std::vector<Extent>& extents, std::unique_ptr<Work> work);
+  size_t (*data_type_size)(aclDataType dtype);
   // What libnnopbase offers to the operator libraries (nnopbase/meta.h); null until it is loaded.
   const void* meta;
 };

@@ -87,7 +87,7 @@ using namespace groupnorm::host;
 aclScalar* aclCreateScalar(void* value, aclDataType dataType) {
   return entry_handle(__func__, [&] {
     require(value, "value", kParamNullptr);
-    const size_t size = aclDataTypeSize(dataType);
+    const size_t size = groupnorm_host()->data_type_size(dataType);
     auto scalar = std::make_shared<Scalar>();
     scalar->dtype = dataType;
     std::memcpy(scalar->bytes, value, size);
