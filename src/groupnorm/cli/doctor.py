@@ -16,7 +16,7 @@ from rich.text import Text
 
 import groupnorm
 
-from .. import _core
+from .. import _core, aclnn
 from ..threads import get_num_threads
 
 # What each optional package is for.
@@ -67,6 +67,14 @@ def _levels() -> str:
     return "\n".join(words)
 
 
+def _acl() -> str:
+    try:
+        library = aclnn.load()
+    except (OSError, RuntimeError) as error:
+        return f"none: {error}"
+    return f"{library.kind} libraries of {library.prefix}\n({library.why})"
+
+
 def _optional(package: str) -> str:
     try:
         importlib.import_module(package)
@@ -94,6 +102,7 @@ def doctor() -> None:
     table.add_row("CPU", cpu_name())
     table.add_row("SIMD levels, best first", Text(_levels()))
     table.add_row("threads", Text(_threads()))
+    table.add_row("ACL", Text(_acl()))
     table.add_section()
     for package, purpose in OPTIONAL.items():
         table.add_row(package, Text(f"{_optional(package)}\nfor {purpose}"))
