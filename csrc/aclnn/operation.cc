@@ -196,7 +196,7 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
     part.item = element_size(dtype_of(argument));
     part.count = elements(argument);
     part.reach = reach_of(argument);
-    if (argument.output) check_distinct(argument);
+    if (argument.output && part.count > 0) check_distinct(argument);
     positions_[static_cast<size_t>(given.role)] = static_cast<int>(parts_.size());
     operands.push_back({argument.name, argument.tensor, argument.output});
     parts_.push_back(std::move(part));

@@ -17,13 +17,6 @@ struct Executor {
 
 Handles<Executor>& executors() { return handles_of<Executor>(Kind::kExecutor); }
 
-aclOpExecutor* make_executor(std::shared_ptr<const Operation> operation) {
-  auto executor = std::make_shared<Executor>();
-  for (const Operand& operand : operation->operands) executor->addresses.push_back(operand.tensor->data);
-  executor->operation = std::move(operation);
-  return static_cast<aclOpExecutor*>(executors().add(std::move(executor)));
-}
-
 // Null: 561103, as from a function that changes an executor.
 std::shared_ptr<Executor> changeable(aclOpExecutor* executor) {
   require(executor, "executor", kInnerNullptr);
@@ -36,6 +29,7 @@ std::string range(const Extent& extent) {
 }
 
 bool overlap(const Extent& a, const Extent& b) {
+  if (!a.data || !b.data) return false;
   const char* a_begin = static_cast<const char*>(a.data);
   const char* b_begin = static_cast<const char*>(b.data);
   return a.bytes > 0 && b.bytes > 0 && a_begin < b_begin + b.bytes && b_begin < a_begin + a.bytes;
@@ -49,8 +43,12 @@ bool in_place(const Operation& operation, size_t input, size_t output, const std
          extents[input].data == extents[output].data;
 }
 
-void check_overlap(const Operation& operation, const std::vector<Extent>& extents, const Extent& workspace) {
+// All of each extent is live device memory, and of the memory of two only what in_place() allows is common. An address
+// that is null may still be set.
+void check_memory(const Operation& operation, const std::vector<Extent>& extents, const Extent& workspace) {
   for (size_t i = 0; i < extents.size(); ++i) {
+    if (extents[i].bytes == 0 || !extents[i].data) continue;
+    groupnorm_host()->check_extent(extents[i], kParamInvalid);
     if (overlap(extents[i], workspace)) {
       throw Fault{kParamInvalid, text("workspace, ", range(workspace), ", shares memory with ", extents[i].name, ", ",
                                       range(extents[i]))};
@@ -62,6 +60,14 @@ void check_overlap(const Operation& operation, const std::vector<Extent>& extent
                        range(extents[j]), "; accepted: memory of its own, or an input's as a whole")};
     }
   }
+}
+
+aclOpExecutor* make_executor(std::shared_ptr<const Operation> operation) {
+  auto executor = std::make_shared<Executor>();
+  for (const Operand& operand : operation->operands) executor->addresses.push_back(operand.tensor->data);
+  check_memory(*operation, operation->extents(executor->addresses), {});
+  executor->operation = std::move(operation);
+  return static_cast<aclOpExecutor*>(executors().add(std::move(executor)));
 }
 
 aclnnStatus launch(const char* function, void* workspace, uint64_t workspace_bytes, aclOpExecutor* handle,
@@ -92,11 +98,9 @@ aclnnStatus launch(const char* function, void* workspace, uint64_t workspace_byt
     }
     std::vector<Extent> extents = operation.extents(addresses);
     for (const Extent& extent : extents) {
-      if (extent.bytes == 0) continue;
-      require(extent.data, text("the address of ", extent.name).c_str(), kParamNullptr);
-      groupnorm_host()->check_extent(extent, kParamInvalid);
+      if (extent.bytes > 0) require(extent.data, text("the address of ", extent.name).c_str(), kParamNullptr);
     }
-    check_overlap(operation, extents, scratch);
+    check_memory(operation, extents, scratch);
     std::vector<Extent> used;
     for (const Extent& extent : extents) {
       if (extent.bytes > 0) used.push_back(extent);
