@@ -114,8 +114,8 @@ def _no_device(paths: list[Path]) -> str:
 
 
 def _snake(name: str) -> str:
-    """CreateStreamWithConfig -> create_stream_with_config."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    """CreateStreamWithConfig -> create_stream_with_config, GetCANNVersion -> get_cann_version."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 # pyACL's names where they are not the C name in other letters.
@@ -123,6 +123,7 @@ _RENAMED = {
     "aclrtGetCurrentContext": "rt.get_context",
     "aclrtSetCurrentContext": "rt.set_context",
     "aclrtGetSocName": "get_soc_name",
+    "aclrtUnSubscribeReport": "rt.unsubscribe_report",
 }
 _NAMESPACES = {"aclrt": "rt", "aclmdl": "mdl", "aclop": "op", "aclprof": "prof", "aclnn": "nn", "aclsys": "sys"}
 
