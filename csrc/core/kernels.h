@@ -30,7 +30,7 @@ inline constexpr int64_t kChunk = 1024;
 inline constexpr int kMaxInputs = 3;
 inline constexpr int kMaxSums = 3;      // of a channel
 inline constexpr int kMaxLaneSums = 5;  // of a lane: a formula joins some of them in the end
-inline constexpr int kMaxCoefs = 6;
+inline constexpr int kMaxCoefs = 8;
 
 struct Span {
   const void* inputs[kMaxInputs];  // elements of the dtype
@@ -60,8 +60,11 @@ enum class Formula : int {
   kForwardMean,
   kForwardVariance,
   kForwardApply,
+  kSwishReduce,
+  kSwishApply,
+  kSwishForward,
 };
-inline constexpr int kFormulaCount = 8;
+inline constexpr int kFormulaCount = 11;
 
 using Kernel = void (*)(const Span& span);
 

@@ -101,6 +101,20 @@ inline F32 fma(F32 a, F32 b, F32 c) {
 inline F32 fnma(F32 a, F32 b, F32 c) {
   return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
 }
+inline F32 div(F32 a, F32 b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+inline F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+inline F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+inline F32 negative_magnitude(F32 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_or_ps(a.low, sign), _mm256_or_ps(a.high, sign)};
+}
+inline F32 select_negative(F32 sign, F32 a, F32 b) {
+  return {_mm256_blendv_ps(b.low, a.low, sign.low), _mm256_blendv_ps(b.high, a.high, sign.high)};
+}
+inline F32 shift_to_exponent(F32 a) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.low), 23)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.high), 23))};
+}
 
 struct F64 {
   using Scalar = double;
@@ -174,6 +188,24 @@ inline F64 fma(const F64& a, const F64& b, const F64& c) {
 }
 inline F64 fnma(const F64& a, const F64& b, const F64& c) {
   return F64::map([&](int i) { return _mm256_fnmadd_pd(a.v[i], b.v[i], c.v[i]); });
+}
+inline F64 div(const F64& a, const F64& b) {
+  return F64::map([&](int i) { return _mm256_div_pd(a.v[i], b.v[i]); });
+}
+inline F64 min(const F64& a, const F64& b) {
+  return F64::map([&](int i) { return _mm256_min_pd(a.v[i], b.v[i]); });
+}
+inline F64 max(const F64& a, const F64& b) {
+  return F64::map([&](int i) { return _mm256_max_pd(a.v[i], b.v[i]); });
+}
+inline F64 negative_magnitude(const F64& a) {
+  return F64::map([&](int i) { return _mm256_or_pd(a.v[i], _mm256_set1_pd(-0.0)); });
+}
+inline F64 select_negative(const F64& sign, const F64& a, const F64& b) {
+  return F64::map([&](int i) { return _mm256_blendv_pd(b.v[i], a.v[i], sign.v[i]); });
+}
+inline F64 shift_to_exponent(const F64& a) {
+  return F64::map([&](int i) { return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(a.v[i]), 52)); });
 }
 
 #include "table-inl.h"

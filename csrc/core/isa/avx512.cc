@@ -74,6 +74,14 @@ inline F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F32 fnma(F32 a, F32 b, F32 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+inline F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32 negative_magnitude(F32 a) { return {_mm512_or_ps(a.v, _mm512_set1_ps(-0.0f))}; }
+inline F32 select_negative(F32 sign, F32 a, F32 b) {
+  return {_mm512_mask_mov_ps(b.v, _mm512_movepi32_mask(_mm512_castps_si512(sign.v)), a.v)};
+}
+inline F32 shift_to_exponent(F32 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23))}; }
 
 struct F64 {
   using Scalar = double;
@@ -140,6 +148,21 @@ inline F64 fma(F64 a, F64 b, F64 c) {
 }
 inline F64 fnma(F64 a, F64 b, F64 c) {
   return {_mm512_fnmadd_pd(a.low, b.low, c.low), _mm512_fnmadd_pd(a.high, b.high, c.high)};
+}
+inline F64 div(F64 a, F64 b) { return {_mm512_div_pd(a.low, b.low), _mm512_div_pd(a.high, b.high)}; }
+inline F64 min(F64 a, F64 b) { return {_mm512_min_pd(a.low, b.low), _mm512_min_pd(a.high, b.high)}; }
+inline F64 max(F64 a, F64 b) { return {_mm512_max_pd(a.low, b.low), _mm512_max_pd(a.high, b.high)}; }
+inline F64 negative_magnitude(F64 a) {
+  const __m512d sign = _mm512_set1_pd(-0.0);
+  return {_mm512_or_pd(a.low, sign), _mm512_or_pd(a.high, sign)};
+}
+inline F64 select_negative(F64 sign, F64 a, F64 b) {
+  return {_mm512_mask_mov_pd(b.low, _mm512_movepi64_mask(_mm512_castpd_si512(sign.low)), a.low),
+          _mm512_mask_mov_pd(b.high, _mm512_movepi64_mask(_mm512_castpd_si512(sign.high)), a.high)};
+}
+inline F64 shift_to_exponent(F64 a) {
+  return {_mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(a.low), 52)),
+          _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(a.high), 52))};
 }
 
 #include "table-inl.h"

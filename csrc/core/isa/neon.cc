@@ -99,6 +99,24 @@ inline F32 fma(const F32& a, const F32& b, const F32& c) {
 inline F32 fnma(const F32& a, const F32& b, const F32& c) {
   return F32::map([&](int i) { return vfmsq_f32(c.v[i], a.v[i], b.v[i]); });
 }
+inline F32 div(const F32& a, const F32& b) {
+  return F32::map([&](int i) { return vdivq_f32(a.v[i], b.v[i]); });
+}
+inline F32 min(const F32& a, const F32& b) {
+  return F32::map([&](int i) { return vminq_f32(a.v[i], b.v[i]); });
+}
+inline F32 max(const F32& a, const F32& b) {
+  return F32::map([&](int i) { return vmaxq_f32(a.v[i], b.v[i]); });
+}
+inline F32 negative_magnitude(const F32& a) {
+  return F32::map([&](int i) { return vnegq_f32(vabsq_f32(a.v[i])); });
+}
+inline F32 select_negative(const F32& sign, const F32& a, const F32& b) {
+  return F32::map([&](int i) { return vbslq_f32(vcltzq_s32(vreinterpretq_s32_f32(sign.v[i])), a.v[i], b.v[i]); });
+}
+inline F32 shift_to_exponent(const F32& a) {
+  return F32::map([&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a.v[i]), 23)); });
+}
 
 struct F64 {
   using Scalar = double;
@@ -173,6 +191,24 @@ inline F64 fma(const F64& a, const F64& b, const F64& c) {
 }
 inline F64 fnma(const F64& a, const F64& b, const F64& c) {
   return F64::map([&](int i) { return vfmsq_f64(c.v[i], a.v[i], b.v[i]); });
+}
+inline F64 div(const F64& a, const F64& b) {
+  return F64::map([&](int i) { return vdivq_f64(a.v[i], b.v[i]); });
+}
+inline F64 min(const F64& a, const F64& b) {
+  return F64::map([&](int i) { return vminq_f64(a.v[i], b.v[i]); });
+}
+inline F64 max(const F64& a, const F64& b) {
+  return F64::map([&](int i) { return vmaxq_f64(a.v[i], b.v[i]); });
+}
+inline F64 negative_magnitude(const F64& a) {
+  return F64::map([&](int i) { return vnegq_f64(vabsq_f64(a.v[i])); });
+}
+inline F64 select_negative(const F64& sign, const F64& a, const F64& b) {
+  return F64::map([&](int i) { return vbslq_f64(vcltzq_s64(vreinterpretq_s64_f64(sign.v[i])), a.v[i], b.v[i]); });
+}
+inline F64 shift_to_exponent(const F64& a) {
+  return F64::map([&](int i) { return vreinterpretq_f64_u64(vshlq_n_u64(vreinterpretq_u64_f64(a.v[i]), 52)); });
 }
 
 #include "table-inl.h"

@@ -1,6 +1,7 @@
 // Plain C++: every CPU, and the measure of the others. std::fma is one rounding everywhere; where the
 // CPU has no instruction for it, it is a library call, and slow.
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "tables.h"
@@ -88,6 +89,32 @@ Lanes<S> fma(const Lanes<S>& a, const Lanes<S>& b, const Lanes<S>& c) {
 template <class S>
 Lanes<S> fnma(const Lanes<S>& a, const Lanes<S>& b, const Lanes<S>& c) {
   return Lanes<S>::map([&](int i) { return std::fma(-a.v[i], b.v[i], c.v[i]); });
+}
+template <class S>
+Lanes<S> div(const Lanes<S>& a, const Lanes<S>& b) {
+  return Lanes<S>::map([&](int i) { return a.v[i] / b.v[i]; });
+}
+template <class S>
+Lanes<S> min(const Lanes<S>& a, const Lanes<S>& b) {
+  return Lanes<S>::map([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+template <class S>
+Lanes<S> max(const Lanes<S>& a, const Lanes<S>& b) {
+  return Lanes<S>::map([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+template <class S>
+Lanes<S> negative_magnitude(const Lanes<S>& a) {
+  return Lanes<S>::map([&](int i) { return -std::fabs(a.v[i]); });
+}
+template <class S>
+Lanes<S> select_negative(const Lanes<S>& sign, const Lanes<S>& a, const Lanes<S>& b) {
+  return Lanes<S>::map([&](int i) { return std::signbit(sign.v[i]) ? a.v[i] : b.v[i]; });
+}
+template <class S>
+Lanes<S> shift_to_exponent(const Lanes<S>& a) {
+  using Bits = std::conditional_t<sizeof(S) == 4, uint32_t, uint64_t>;
+  constexpr int kShift = std::numeric_limits<S>::digits - 1;
+  return Lanes<S>::map([&](int i) { return groupnorm::bit_cast<S>(groupnorm::bit_cast<Bits>(a.v[i]) << kShift); });
 }
 
 using F32 = Lanes<float>;

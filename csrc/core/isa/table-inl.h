@@ -1,16 +1,19 @@
 // Formulas x dtypes x layouts of one SIMD level. Included last in isa/<level>.cc, inside its anonymous
 // namespace, after F32 and F64: 16 lanes of float and of double with
 //   zero set1 load(p) load(p, n) select_first(n, a, b), store(p) store(p, n) stream(p) store_raw(p),
-//   add sub mul fma(a, b, c) = a * b + c and fnma(a, b, c) = c - a * b; F64 also widen(v) and sum().
+//   add sub mul div fma(a, b, c) = a * b + c and fnma(a, b, c) = c - a * b,
+//   min max negative_magnitude(a) = -|a| select_negative(sign, a, b) shift_to_exponent(a); F64 also widen(v), sum().
 // load(p, n) and store(p, n) touch the first n elements alone; missing lanes load as 0. store() turns
 // NaN into the one NaN of the type, store_raw() leaves bits alone. stream() is store() past the caches
 // where the CPU can, p on a multiple of the vector's size in memory; fence() orders it. sum() folds lanes
-// l and l + 8, 4, 2, 1.
+// l and l + 8, 4, 2, 1. min and max give b where a or b is NaN, and a is none. select_negative takes a where
+// the sign bit is set, else b. shift_to_exponent shifts the bits left until the lowest is the exponent's.
 
 #include "../formula/centred-inl.h"
 #include "../formula/group_norm-inl.h"
 #include "../formula/group_norm_backward-inl.h"
 #include "../formula/group_normalization_grad-inl.h"
+#include "../formula/swish-inl.h"
 #include "../layout/aligned-inl.h"
 #include "../layout/channels_last-inl.h"
 #include "../layout/contiguous-inl.h"
@@ -43,6 +46,9 @@ constexpr void set_dtype(KernelTable& table) {
   set_reduce<ForwardMean, T>(table, Formula::kForwardMean, dtype);
   set_reduce<ForwardVariance, T>(table, Formula::kForwardVariance, dtype);
   set_apply<ForwardApply, T>(table, Formula::kForwardApply, dtype);
+  set_reduce<SwishReduce, T>(table, Formula::kSwishReduce, dtype);
+  set_apply<SwishApply, T>(table, Formula::kSwishApply, dtype);
+  set_apply<SwishForward, T>(table, Formula::kSwishForward, dtype);
 }
 
 template <class Weight>
