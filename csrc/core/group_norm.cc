@@ -22,6 +22,12 @@ bool sizes_valid(const Problem& problem) {
          !__builtin_mul_overflow(nc, 8, &bytes) && !__builtin_mul_overflow(problem.n, problem.groups, &groups);
 }
 
+bool activation_valid(const Problem& problem) {
+  if (problem.activation == Activation::kNone) return true;
+  return problem.activation == Activation::kSwish && problem.op != Operator::kGroupNormalizationGrad &&
+         !problem.recenter && std::isfinite(problem.swish_scale);
+}
+
 bool empty(const Problem& problem) { return problem.n == 0 || problem.channels == 0 || problem.length == 0; }
 
 bool operands_given(const Problem& problem, const Inputs& in, const Outputs& out) {
@@ -65,7 +71,7 @@ Status run(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
   const FpEnvironment environment;
   const KernelTable* table = current_kernels();
   if (!table) return Status::kUnsupportedIsa;
-  if (!sizes_valid(problem)) return Status::kInvalidProblem;
+  if (!sizes_valid(problem) || !activation_valid(problem)) return Status::kInvalidProblem;
   if (empty(problem)) {
     fill_empty(problem, outputs);
     return Status::kOk;

@@ -4,8 +4,10 @@
 //    x, dy, gamma, mean, rstd -> dx
 // B  kGroupNormBackward: the true gradient, gamma [C] or none.
 //    x, dy, gamma, mean, rstd -> dx, dgamma, dbeta
+//    with an activation also beta, and dy is that of its result
 // C  kGroupNorm: the forward.
 //    x, gamma, beta -> y, mean, rstd
+//    with an activation y is its result
 //
 // The core throws nothing and allocates nothing but its worker threads' pool. Every result depends on values,
 // shape and dtype alone (kernels.h has the order of additions).
@@ -21,6 +23,9 @@ namespace groupnorm {
 
 enum class Operator : int { kGroupNormalizationGrad = 0, kGroupNormBackward = 1, kGroupNorm = 2 };
 
+// What follows the normalization, B and C: gn * sigmoid(swish_scale * gn) for gn = gamma * xhat + beta.
+enum class Activation : int { kNone = 0, kSwish = 1 };
+
 struct Problem {
   Operator op;
   DType dtype;        // x, dy, dx, y; for A also gamma
@@ -32,15 +37,17 @@ struct Problem {
   int64_t channels;  // for A the groups: its x is [N, G, *]
   int64_t length;    // positions of a channel: HxW, for A the elements of a group
   int64_t groups;
-  bool recenter;  // B: subtract the mean of xhat
+  bool recenter;  // B: subtract the mean of xhat; not with an activation
   double eps;     // C
+  Activation activation = Activation::kNone;
+  double swish_scale = 1;  // finite
 };
 
 struct Inputs {
   const void* x;
   const void* dy;     // A, B
   const void* gamma;  // A: x's shape; B, C: [C], null counts as ones
-  const void* beta;   // C: [C], null counts as zeros
+  const void* beta;   // C, B with an activation: [C], null counts as zeros
   const void* mean;   // A, B: [N, G]
   const void* rstd;   // A, B: [N, G]
 };
@@ -57,7 +64,8 @@ struct Outputs {
 
 enum class Status : int {
   kOk = 0,
-  kInvalidProblem,     // sizes negative or too large, groups that do not divide the channels
+  kInvalidProblem,     // sizes negative or too large, groups that do not divide the channels, an activation that
+                       // the operator does not have or not with recenter, a swish_scale that is not finite
   kNullPointer,        // an operand that the operator needs
   kWorkspaceTooSmall,  // see workspace_bytes
   kUnsupportedIsa,     // GROUPNORM_ISA names a level that this build or CPU does not have

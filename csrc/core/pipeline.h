@@ -149,7 +149,10 @@ class Pipeline {
     const double m = static_cast<double>(d * problem_.length);
     Span span = span_at(at, {inputs_.x, inputs_.dy, nullptr}, outputs_.dx, scratch);
     fill_stats(at, scratch);
-    if (problem_.recenter) {
+    if (swish()) {
+      fill_swish(at, scratch);
+      reduce(Formula::kSwishReduce, 2, scaled(span, scratch));
+    } else if (problem_.recenter) {
       reduce(Formula::kBackwardReduceRecentred, 3, scaled(span, scratch));
     } else {
       reduce(Formula::kBackwardReduce, 2, scaled(span, scratch));
@@ -175,7 +178,7 @@ class Pipeline {
     }
     if (outputs_.dx) {
       span.coefs[5] = gamma_ + at.first_channel;
-      apply(Formula::kBackwardApply, span);
+      apply(swish() ? Formula::kSwishApply : Formula::kBackwardApply, span);
     }
   }
 
@@ -209,7 +212,8 @@ class Pipeline {
     }
     span.coefs[3] = gamma_ + at.first_channel;
     span.coefs[4] = beta_ + at.first_channel;
-    apply(Formula::kForwardApply, span);
+    if (swish()) std::fill_n(scratch.coefs[5], span.channels, saturated<Acc>(problem_.swish_scale));
+    apply(swish() ? Formula::kSwishForward : Formula::kForwardApply, span);
   }
 
   // ---- the parts of a task ----
@@ -261,9 +265,26 @@ class Pipeline {
     }
   }
 
-  // A span for the sums: with the power of two in the place of rstd.
+  bool swish() const { return problem_.activation == Activation::kSwish; }
+
+  // Coefficients 6 and 7, which make swish_scale * gn of x - pivot: xhat is (x - pivot) * rstd - shift.
+  void fill_swish(const Place& at, const Scratch& scratch) const {
+    const int64_t d = plan_.channels_per_group;
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const double rstd = load_stat(inputs_.rstd, at.n, at.first_group + g);
+      for (int64_t c = g * d; c < (g + 1) * d; ++c) {
+        const double gamma = static_cast<double>(gamma_[at.first_channel + c]);
+        const double beta = static_cast<double>(beta_[at.first_channel + c]);
+        scratch.coefs[6][c] = saturated<Acc>(problem_.swish_scale * (gamma * rstd));
+        scratch.coefs[7][c] = saturated<Acc>(problem_.swish_scale * (beta - gamma * scratch.shifts[g]));
+      }
+    }
+  }
+
+  // A span for the sums: with the power of two in the place of rstd, and what swish needs beside it.
   static Span scaled(Span span, const Scratch& scratch) {
     span.coefs[1] = scratch.scales;
+    std::copy_n(scratch.coefs + 6, 2, span.coefs + 2);
     return span;
   }
 

@@ -6,6 +6,7 @@
 // ulp of 128 standard deviations keeps its bits, a power of two rounds nothing.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -33,6 +34,13 @@ inline double power_of_two_in(double rstd) {
   const double smallest = static_cast<double>(std::numeric_limits<Acc>::min());
   if (!(std::abs(rstd) >= smallest) || !std::isfinite(rstd)) return rstd;
   return bit_cast<double>(bit_cast<uint64_t>(rstd) & 0xFFF0000000000000u);
+}
+
+// To Acc, where a finite value stays finite: the largest number stands for all above it.
+template <class Acc>
+inline Acc saturated(double value) {
+  constexpr double kLargest = static_cast<double>(std::numeric_limits<Acc>::max());
+  return static_cast<Acc>(std::isfinite(value) ? std::min(std::max(value, -kLargest), kLargest) : value);
 }
 
 }  // namespace groupnorm
