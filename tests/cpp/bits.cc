@@ -86,11 +86,26 @@ void run_case(const Shape& s, int dtype_code, int layout, int threads) {
            {x.data(), dy.data(), gamma.data(), nullptr, mean.data(), rstd.data()},
            {dx.data(), dgamma.data(), dbeta.data(), nullptr, nullptr, nullptr}, {&dx, &dgamma, &dbeta});
   }
-  const Problem forward{Operator::kGroupNorm, dtype,    stats,    stats, stats, static_cast<Layout>(layout), s.n,
-                        s.channels,           s.length, s.groups, false, 1e-5};
-  report("forward", s, dtype_code, layout, threads, forward,
-         {x.data(), nullptr, gamma.data(), beta.data(), nullptr, nullptr},
-         {nullptr, nullptr, nullptr, y.data(), mean_out.data(), rstd_out.data()}, {&y, &mean_out, &rstd_out});
+  Problem forward{Operator::kGroupNorm, dtype,    stats,    stats, stats, static_cast<Layout>(layout), s.n,
+                  s.channels,           s.length, s.groups, false, 1e-5};
+  const auto run_forward = [&](const char* op) {
+    report(op, s, dtype_code, layout, threads, forward,
+           {x.data(), nullptr, gamma.data(), beta.data(), nullptr, nullptr},
+           {nullptr, nullptr, nullptr, y.data(), mean_out.data(), rstd_out.data()}, {&y, &mean_out, &rstd_out});
+  };
+  run_forward("forward");
+
+  // The second scale takes exp through all of its range, to where it is subnormal and 0.
+  for (const double scale : {1.702, -60.0}) {
+    Problem swish = forward;
+    forward.activation = swish.activation = Activation::kSwish;
+    forward.swish_scale = swish.swish_scale = scale;
+    swish.op = Operator::kGroupNormBackward;
+    report(scale > 0 ? "backward_swish" : "backward_swish_steep", s, dtype_code, layout, threads, swish,
+           {x.data(), dy.data(), gamma.data(), beta.data(), mean.data(), rstd.data()},
+           {dx.data(), dgamma.data(), dbeta.data(), nullptr, nullptr, nullptr}, {&dx, &dgamma, &dbeta});
+    run_forward(scale > 0 ? "forward_swish" : "forward_swish_steep");
+  }
 
   if (layout == 0 && dtype != DType::kFloat64) {
     const int64_t m = s.channels / s.groups * s.length;
