@@ -41,6 +41,18 @@ def _f(*shape, dtype=np.float32):
     return np.ones(shape, dtype)
 
 
+ACTIVATION = [
+    (dict(activation="relu"), ValueError, "activation: 'relu'; accepted: 'swish' or None"),
+    (dict(activation=True), ValueError, "activation: True; accepted: 'swish' or None"),
+    (dict(activation="swish", swish_scale="1"), TypeError, "swish_scale: str '1'; accepted: a float"),
+    (dict(activation="swish", swish_scale=True), TypeError, "swish_scale: bool True; accepted: a float"),
+    (dict(activation="swish", swish_scale=float("inf")), ValueError, "swish_scale: inf; accepted: a finite number"),
+    (dict(activation="swish", swish_scale=float("nan")), ValueError, "swish_scale: nan; accepted: a finite number"),
+    (dict(activation="swish", swish_scale=10**400), ValueError, "swish_scale: 1000"),
+    (dict(swish_scale=1.702), ValueError, "swish_scale: 1.702 without an activation; accepted: with activation='swish' only"),
+]  # fmt: skip
+
+
 BACKWARD = [
     (dict(x=None), TypeError, "x: None; accepted: a NumPy array or a CPU array with DLPack"),
     (dict(dy=None), TypeError, "dy: None"),
@@ -54,6 +66,12 @@ BACKWARD = [
     (dict(x=_f(2, 8, 4, 6, dtype=">f4")), TypeError, "x: dtype float32 is byte-swapped (>f4); accepted: native byte order"),
     (dict(x=_f(2, 8, 4, 6).astype(BFLOAT16).astype(BFLOAT16.newbyteorder(">"))), TypeError, "x: dtype bfloat16 is byte-swapped"),
     (dict(recenter="no"), TypeError, "recenter: str 'no'; accepted: True or False"),
+    (dict(beta=_f(8)), ValueError, "beta: an array without an activation; accepted: None (beta only matters with an activation)"),
+    (dict(recenter=True, activation="swish"), ValueError, "recenter: True with an activation; accepted: False"),
+    (dict(activation="swish", beta=_f(2)), ValueError, "beta: shape (2,); accepted: (8,), one element per channel"),
+    (dict(activation="swish", beta=_f(8, dtype=np.float64)), TypeError, "beta: dtype float64 does not go with the others (x float32, dy float32, gamma float32, beta float64, mean float32, rstd float32)"),
+    (dict(activation="swish", beta=[0.0] * 8), TypeError, "beta: list; accepted: a NumPy array"),
+    *ACTIVATION,
     (dict(mean=_f(2, 2, dtype=">f4")), TypeError, "mean: dtype float32 is byte-swapped (>f4)"),
     (dict(dy=_f(2, 8, 4, 6, dtype=np.float64)), TypeError, "dy: dtype float64 does not go with the others (x float32, dy float64"),
     (dict(gamma=_f(8, dtype=np.float64)), TypeError, "gamma: dtype float64 does not go with the others (x float32, dy float32, gamma float64, mean float32, rstd float32); accepted: float64, float32, float16 or bfloat16 for x, dy, and for gamma, mean, rstd the dtype of x, or float32 when x is 16-bit"),
@@ -142,6 +160,7 @@ FORWARD = [
     (dict(eps=float("nan")), ValueError, "eps: nan"),
     (dict(eps=10**400), ValueError, "eps: 1000"),
     (dict(out=(None, _f(2, 3), None)), ValueError, "out (mean): shape (2, 3); accepted: (2, 2)"),
+    *ACTIVATION,
     (dict(out=(None, None, _f(2, 2, dtype=np.float64))), TypeError, "out (rstd): dtype float64; accepted: float32"),
 ]  # fmt: skip
 
@@ -197,6 +216,8 @@ def test_overlap_with_inputs_is_refused():
     gamma = _f(8)
     with pytest.raises(ValueError, match=r"out \(dgamma\): overlaps gamma; accepted: memory of its own$"):
         _backward(gamma=gamma, out=(None, gamma, None))
+    with pytest.raises(ValueError, match=r"out \(dbeta\): overlaps beta; accepted: memory of its own$"):
+        _backward(beta=gamma, activation="swish", out=(None, None, gamma))
     stats = _f(2, 2)
     x = np.zeros((2, 2, 4), np.float32)
     with pytest.raises(ValueError, match=r"out \(mean\): overlaps x"):

@@ -142,7 +142,7 @@ def test_public_names_have_docstrings_and_the_version_is_the_packages():
 
 def test_sizes_that_no_memory_has_are_refused():
     with pytest.raises(ValueError, match="out of range"):
-        _core.group_norm_backward(0, 0, 0, 0, 2**31, 2**31, 2**31, 1, 0, 0, 0, 0, 0, 0, 0, 0, False, 1)
+        _core.group_norm_backward(0, 0, 0, 0, 0, 2**31, 2**31, 2**31, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, 0, 1.0, 1)
 
 
 def test_more_than_two_to_the_31_elements():

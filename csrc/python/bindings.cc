@@ -47,7 +47,7 @@ void throw_status(gn::Status status) {
     case gn::Status::kUnsupportedIsa:
       throw std::runtime_error(unsupported_isa_message());
     case gn::Status::kInvalidProblem:
-      throw std::invalid_argument("sizes of the problem are out of range");
+      throw std::invalid_argument("sizes or options of the problem are out of range");
     case gn::Status::kNullPointer:
       throw std::invalid_argument("a required operand is a null pointer");
     case gn::Status::kWorkspaceTooSmall:
@@ -91,13 +91,14 @@ void group_normalization_grad(int dtype, int64_t n, int64_t groups, int64_t leng
       {pointer(dx), nullptr, nullptr, nullptr, nullptr, nullptr}, threads);
 }
 
-void group_norm_backward(int dtype, int gamma_dtype, int stats_dtype, int layout, int64_t n, int64_t channels,
-                         int64_t length, int64_t groups, Address dy, Address x, Address mean, Address rstd,
-                         Address gamma, Address dx, Address dgamma, Address dbeta, bool recenter, int threads) {
+void group_norm_backward(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n,
+                         int64_t channels, int64_t length, int64_t groups, Address dy, Address x, Address mean,
+                         Address rstd, Address gamma, Address beta, Address dx, Address dgamma, Address dbeta,
+                         bool recenter, int activation, double swish_scale, int threads) {
   const gn::Problem problem{gn::Operator::kGroupNormBackward,
                             static_cast<gn::DType>(dtype),
                             static_cast<gn::DType>(gamma_dtype),
-                            static_cast<gn::DType>(gamma_dtype),
+                            static_cast<gn::DType>(beta_dtype),
                             static_cast<gn::DType>(stats_dtype),
                             static_cast<gn::Layout>(layout),
                             n,
@@ -105,14 +106,16 @@ void group_norm_backward(int dtype, int gamma_dtype, int stats_dtype, int layout
                             length,
                             groups,
                             recenter,
-                            0};
-  run(problem, {pointer(x), pointer(dy), pointer(gamma), nullptr, pointer(mean), pointer(rstd)},
+                            0,
+                            static_cast<gn::Activation>(activation),
+                            swish_scale};
+  run(problem, {pointer(x), pointer(dy), pointer(gamma), pointer(beta), pointer(mean), pointer(rstd)},
       {pointer(dx), pointer(dgamma), pointer(dbeta), nullptr, nullptr, nullptr}, threads);
 }
 
 void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n, int64_t channels,
-                int64_t length, int64_t groups, Address x, Address gamma, Address beta, double eps, Address y,
-                Address mean, Address rstd, int threads) {
+                int64_t length, int64_t groups, Address x, Address gamma, Address beta, double eps, int activation,
+                double swish_scale, Address y, Address mean, Address rstd, int threads) {
   const gn::Problem problem{gn::Operator::kGroupNorm,
                             static_cast<gn::DType>(dtype),
                             static_cast<gn::DType>(gamma_dtype),
@@ -124,7 +127,9 @@ void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int
                             length,
                             groups,
                             false,
-                            eps};
+                            eps,
+                            static_cast<gn::Activation>(activation),
+                            swish_scale};
   run(problem, {pointer(x), nullptr, pointer(gamma), pointer(beta), nullptr, nullptr},
       {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd)}, threads);
 }

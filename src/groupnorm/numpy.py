@@ -11,7 +11,7 @@ import numpy as np
 from . import _core, spec
 from .arrays import to_kind_of, to_numpy
 from .memory import Output, check_given, element_output, empty, in_layout, overlap, plan_layout
-from .spec import CONTIGUOUS, Array, GroupNormGrads, GroupNormOutputs
+from .spec import CONTIGUOUS, Activation, Array, GroupNormGrads, GroupNormOutputs
 from .threads import resolve
 
 _ALL = (True, True, True)
@@ -42,6 +42,9 @@ def group_norm_backward(
     *,
     output_mask: Sequence[bool] = _ALL,
     recenter: bool = False,
+    activation: Activation = None,
+    swish_scale: float = 1.0,
+    beta: Any = None,
     num_threads: int | None = None,
     out: Any = None,
 ) -> GroupNormGrads[Any]:
@@ -51,6 +54,10 @@ def group_norm_backward(
     dx = rstd * (dxhat - mean_g(dxhat) - xhat * mean_g(dxhat * xhat)), dgamma = sum of dy * xhat,
     dbeta = sum of dy, the sums over batch and positions.
 
+    With activation="swish" (docs/math.md, "Swish") dy is the gradient of y = gn * sigmoid(swish_scale * gn), where
+    gn = gamma * xhat + beta, and dy * swish'(gn) stands in its place above: swish'(gn) = sig + swish_scale * gn *
+    sig * (1 - sig), sig = sigmoid(swish_scale * gn). It is the swish of CANN's aclnnGroupNormSwishGrad.
+
     Args:
         dy: upstream gradient, x's shape and dtype, any layout.
         x: input, [N, C, *], rank 2 and up, float64, float32, float16 or bfloat16.
@@ -58,7 +65,12 @@ def group_norm_backward(
         rstd: [N, G], mean's dtype: 1 / sqrt(variance + eps).
         gamma: [C], x's dtype, or float32 when x is 16-bit; None counts as ones.
         output_mask: which of dx, dgamma and dbeta to compute; the others are None.
-        recenter: also subtract the mean of xhat, which is 0 unless `mean` was rounded to few bits.
+        recenter: also subtract the mean of xhat, which is 0 unless `mean` was rounded to few bits. Not
+            together with an activation.
+        activation: "swish" if the forward had one.
+        swish_scale: its scale, finite; 1 is SiLU.
+        beta: [C], the beta of the forward, dtypes as for gamma; None counts as zeros. Only with an activation,
+            which alone depends on it.
         num_threads: up to so many threads for this call; see `get_num_threads`.
         out: (dx, dgamma, dbeta) to write to, each None to allocate it. dx may be dy or x itself;
             any other overlap is refused.
@@ -70,14 +82,18 @@ def group_norm_backward(
 
     Raises:
         TypeError: an argument that is no CPU array, or a dtype that is not accepted.
-        ValueError: a shape, layout, overlap, mask or number of threads that is not accepted.
+        ValueError: a shape, layout, overlap, mask, activation or number of threads that is not accepted.
     """
     x_, dy_ = to_numpy("x", x), to_numpy("dy", dy)
     mean_, rstd_ = to_numpy("mean", mean), to_numpy("rstd", rstd)
     gamma_ = None if gamma is None else to_numpy("gamma", gamma)
-    dims, code, gamma_code, stats_code = spec.check_backward(dy_, x_, mean_, rstd_, gamma_)
+    beta_ = None if beta is None else to_numpy("beta", beta)
+    dims, code, gamma_code, beta_code, stats_code = spec.check_backward(dy_, x_, mean_, rstd_, gamma_, beta_)
     mask = output_mask if output_mask is _ALL else spec.check_output_mask(output_mask)
     recenter = spec.check_flag("recenter", recenter)
+    activation_code, scale = spec.check_activation(activation, swish_scale, recenter=recenter)
+    if beta is not None and activation is None:
+        raise ValueError("beta: an array without an activation; accepted: None (beta only matters with an activation)")
     threads = resolve(num_threads)
 
     layout, like = plan_layout(x_)
@@ -87,7 +103,7 @@ def group_norm_backward(
     if out is not None:
         names = GroupNormGrads._fields
         given = spec.check_out(out, names, mask)
-        inputs = (("x", x_), ("dy", dy_), ("mean", mean_), ("rstd", rstd_), ("gamma", gamma_))
+        inputs = (("x", x_), ("dy", dy_), ("mean", mean_), ("rstd", rstd_), ("gamma", gamma_), ("beta", beta_))
         if given[0] is not None:
             order = x_ if like is None else like
             checked[0] = check_given("dx", given[0], x_.shape, x_.dtype, order, inputs, ("x", "dy"))
@@ -103,12 +119,13 @@ def group_norm_backward(
         for i in (1, 2)
     ]
     x_, dy_ = in_layout(x_, layout), in_layout(dy_, layout)
-    mean_, rstd_, gamma_ = in_layout(mean_, CONTIGUOUS), in_layout(rstd_, CONTIGUOUS), _contiguous(gamma_)
+    mean_, rstd_ = in_layout(mean_, CONTIGUOUS), in_layout(rstd_, CONTIGUOUS)
+    gamma_, beta_ = _contiguous(gamma_), _contiguous(beta_)
     _core.group_norm_backward(
-        code, gamma_code, stats_code, layout, *dims,
+        code, gamma_code, beta_code, stats_code, layout, *dims,
         _core.address(dy_), _core.address(x_), _core.address(mean_), _core.address(rstd_), _address(gamma_),
-        0 if dx is None else _core.address(dx.buffer), _address(sums[0]), _address(sums[1]),
-        recenter, threads,
+        _address(beta_), 0 if dx is None else _core.address(dx.buffer), _address(sums[0]), _address(sums[1]),
+        recenter, activation_code, scale, threads,
     )  # fmt: skip
     return GroupNormGrads(
         _hand_over(x, given[0], None if dx is None else dx.finish()),
@@ -183,6 +200,8 @@ def group_norm(
     beta: Any = None,
     eps: float = 1e-5,
     *,
+    activation: Activation = None,
+    swish_scale: float = 1.0,
     num_threads: int | None = None,
     out: Any = None,
 ) -> GroupNormOutputs[Any]:
@@ -191,12 +210,17 @@ def group_norm(
     Formula (docs/math.md, "The statistics"): mean and variance (biased) over each group, rstd =
     1 / sqrt(variance + eps), y = gamma * (x - mean) * rstd + beta. Two passes; the squares are of x - mean.
 
+    With activation="swish" (docs/math.md, "Swish") that y is gn, and y = gn * sigmoid(swish_scale * gn): the swish
+    of CANN's aclnnGroupNormSwish; swish_scale 1 is SiLU. No tensor is made for gn.
+
     Args:
         x: input, [N, C, *], rank 2 and up, float64, float32, float16 or bfloat16.
         num_groups: G, divides C.
         gamma: [C], x's dtype, or float32 when x is 16-bit; None counts as ones.
         beta: [C], likewise; None counts as zeros.
         eps: finite, 0 or above.
+        activation: "swish" to apply it to the result.
+        swish_scale: its scale, finite.
         num_threads: up to so many threads for this call; see `get_num_threads`.
         out: (y, mean, rstd) to write to, each None to allocate it. y may be x itself.
 
@@ -206,12 +230,13 @@ def group_norm(
 
     Raises:
         TypeError: an argument that is no CPU array, a dtype that is not accepted, num_groups not an int.
-        ValueError: a shape, layout, overlap, num_groups, eps or number of threads that is not accepted.
+        ValueError: a shape, layout, overlap, num_groups, eps, activation or number of threads that is not accepted.
     """
     x_ = to_numpy("x", x)
     gamma_ = None if gamma is None else to_numpy("gamma", gamma)
     beta_ = None if beta is None else to_numpy("beta", beta)
     dims, code, gamma_code, beta_code = spec.check_forward(x_, num_groups, gamma_, beta_, eps)
+    activation_code, scale = spec.check_activation(activation, swish_scale)
     threads = resolve(num_threads)
     stats_dtype = spec.parameter_dtype(x_.dtype)
 
@@ -234,7 +259,7 @@ def group_norm(
     x_, gamma_, beta_ = in_layout(x_, layout), _contiguous(gamma_), _contiguous(beta_)
     _core.group_norm(
         code, gamma_code, beta_code, spec.dtype_code("mean", stats_dtype), layout, *dims,
-        _core.address(x_), _address(gamma_), _address(beta_), float(eps),
+        _core.address(x_), _address(gamma_), _address(beta_), float(eps), activation_code, scale,
         _core.address(y.buffer), _core.address(mean), _core.address(rstd), threads,
     )  # fmt: skip
     results = (y.finish(), mean, rstd)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .spec import Array, GroupNormGrads, GroupNormOutputs
+from .spec import Activation, Array, GroupNormGrads, GroupNormOutputs
 
 Float64 = npt.NDArray[np.float64]
 
@@ -56,8 +56,36 @@ def apply(dy: Float64, xhat: Float64, gamma: Float64, rstd: Float64, mean_dxhat:
     return rstd * (gamma * dy - mean_dxhat - xhat * slope)
 
 
+def _sigmoids(t: Float64) -> tuple[Float64, Float64]:
+    """sigmoid(t) and 1 - sigmoid(t), neither from a difference; exp of nothing positive."""
+    e = np.exp(-np.abs(t))
+    larger, smaller = 1 / (1 + e), e / (1 + e)
+    return np.where(t < 0, smaller, larger), np.where(t < 0, larger, smaller)
+
+
+def swish(gn: Float64, swish_scale: float = 1.0) -> Float64:
+    """gn * sigmoid(swish_scale * gn); scale 1 is SiLU."""
+    return gn * _sigmoids(swish_scale * gn)[0]
+
+
+def swish_slope(gn: Float64, swish_scale: float = 1.0) -> Float64:
+    """The derivative of `swish` at gn."""
+    t = swish_scale * gn
+    sig, rest = _sigmoids(t)
+    return sig * (1 + t * rest)
+
+
 def group_norm_backward(
-    dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None = None, *, recenter: bool = False
+    dy: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    gamma: Array | None = None,
+    *,
+    recenter: bool = False,
+    activation: Activation = None,
+    swish_scale: float = 1.0,
+    beta: Array | None = None,
 ) -> GroupNormGrads[Float64]:
     """Operator B in float64: the true gradient, see `groupnorm.group_norm_backward`."""
     n, c = x.shape[:2]
@@ -68,6 +96,8 @@ def group_norm_backward(
     m = xhat.shape[2] * xhat.shape[3]
     if n == 0 or m == 0:
         return GroupNormGrads(np.zeros(x.shape), np.zeros(c), np.zeros(c))
+    if activation == "swish":
+        d = d * swish_slope(gamma_ * xhat + _affine(beta, c, num_groups, 0.0), swish_scale)
     if recenter:
         xhat = xhat - xhat.mean((2, 3), keepdims=True)
     sum_dy, sum_dy_xhat = reduce(d, xhat)
@@ -90,7 +120,14 @@ def group_normalization_grad(x: Array, dy: Array, gamma: Array, mean: Array, rst
 
 
 def group_norm(
-    x: Array, num_groups: int, gamma: Array | None = None, beta: Array | None = None, eps: float = 1e-5
+    x: Array,
+    num_groups: int,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    eps: float = 1e-5,
+    *,
+    activation: Activation = None,
+    swish_scale: float = 1.0,
 ) -> GroupNormOutputs[Float64]:
     """Operator C in float64: the forward, see `groupnorm.group_norm`."""
     n, c = x.shape[:2]
@@ -105,4 +142,6 @@ def group_norm(
     mean += rest
     rstd = 1 / np.sqrt((centred**2).mean((2, 3), keepdims=True) + eps)
     y = centred * rstd * _affine(gamma, c, num_groups, 1.0) + _affine(beta, c, num_groups, 0.0)
+    if activation == "swish":
+        y = swish(y, swish_scale)
     return GroupNormOutputs(y.reshape(x.shape), mean.reshape(n, num_groups), rstd.reshape(n, num_groups))

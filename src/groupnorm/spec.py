@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
+Activation = Literal["swish"] | None
 
 # Codes of the C++ core (csrc/core/dtype.h).
 FLOAT32: Final = 0
@@ -26,6 +28,10 @@ DTYPE_NAMES: Final = ("float32", "float16", "bfloat16", "float64")
 
 CONTIGUOUS: Final = 0
 CHANNELS_LAST: Final = 1
+
+# Codes of activations (csrc/core/group_norm.h).
+NO_ACTIVATION: Final = 0
+SWISH: Final = 1
 
 # bfloat16 is ml_dtypes.bfloat16, or the two raw bytes that NumPy reads back from a file of it.
 _CODES: dict[np.dtype[Any], int] = {
@@ -124,16 +130,21 @@ def _check_groups(name: str, num_groups: int, channels: int) -> None:
         )
 
 
-def check_backward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None) -> tuple[Dims, int, int, int]:
-    """Operator B: the dims and the codes of x, of gamma (of the statistics without one), of mean."""
-    operands = (("x", x), ("dy", dy), ("gamma", gamma), ("mean", mean), ("rstd", rstd))
+def check_backward(
+    dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array | None, beta: Array | None = None
+) -> tuple[Dims, int, int, int, int]:
+    """Operator B: the dims and the codes of x, of gamma and beta (of the statistics without one), of mean."""
+    operands = (("x", x), ("dy", dy), ("gamma", gamma), ("beta", beta), ("mean", mean), ("rstd", rstd))
     x_code = dtype_code("x", x.dtype)
     if dtype_code("dy", dy.dtype) != x_code:
         raise _mismatch("dy", "the dtype of x", operands)
     stats_code = _parameter_code("mean", mean, x_code, "x, dy", operands)
     if dtype_code("rstd", rstd.dtype) != stats_code:
         raise _mismatch("rstd", "the dtype of mean", operands)
-    gamma_code = stats_code if gamma is None else _parameter_code("gamma", gamma, x_code, "x, dy", operands)
+    gamma_code, beta_code = (
+        stats_code if array is None else _parameter_code(name, array, x_code, "x, dy", operands)
+        for name, array in operands[2:4]
+    )
 
     shape = x.shape
     if len(shape) < 2:
@@ -144,9 +155,10 @@ def check_backward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array |
     num_groups = mean.shape[1]
     _check_groups("mean", num_groups, shape[1])
     check_shape("rstd", rstd, mean.shape, "the shape of mean")
-    if gamma is not None:
-        check_shape("gamma", gamma, (shape[1],), "one element per channel")
-    return Dims(shape[0], shape[1], math.prod(shape[2:]), num_groups), x_code, gamma_code, stats_code
+    for name, array in operands[2:4]:
+        if array is not None:
+            check_shape(name, array, (shape[1],), "one element per channel")
+    return Dims(shape[0], shape[1], math.prod(shape[2:]), num_groups), x_code, gamma_code, beta_code, stats_code
 
 
 def check_printed(x: Array, dy: Array, gamma: Array, mean: Array, rstd: Array) -> tuple[Dims, int]:
@@ -214,6 +226,25 @@ def check_flag(name: str, flag: Any) -> bool:
     if not isinstance(flag, (bool, np.bool_)):
         raise TypeError(f"{name}: {type(flag).__name__} {flag!r}; accepted: True or False")
     return bool(flag)
+
+
+def check_activation(activation: Activation, swish_scale: float, *, recenter: bool = False) -> tuple[int, float]:
+    """What follows the normalization: the code of the activation, and its scale."""
+    if activation is not None and (not isinstance(activation, str) or activation != "swish"):
+        raise ValueError(f"activation: {activation!r}; accepted: 'swish' or None")
+    if not isinstance(swish_scale, (float, int, np.floating, np.integer)) or isinstance(swish_scale, bool):
+        raise TypeError(f"swish_scale: {type(swish_scale).__name__} {swish_scale!r}; accepted: a float")
+    if not abs(swish_scale) <= sys.float_info.max:  # also refuses NaN and ints that no float holds
+        raise ValueError(f"swish_scale: {swish_scale}; accepted: a finite number")
+    if activation is None:
+        if swish_scale != 1:
+            raise ValueError(
+                f"swish_scale: {swish_scale} without an activation; accepted: with activation='swish' only"
+            )
+        return NO_ACTIVATION, 1.0
+    if recenter:
+        raise ValueError("recenter: True with an activation; accepted: False (gn is that of the mean as given)")
+    return SWISH, float(swish_scale)
 
 
 def check_out(out: Any, names: tuple[str, ...], wanted: tuple[bool, ...]) -> tuple[Any, ...]:

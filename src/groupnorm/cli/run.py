@@ -109,7 +109,12 @@ def run(
         results: dict[str, Array] = {"dx": groupnorm.group_normalization_grad(**operands, num_threads=threads)}
     else:
         wanted = (True, *(out.suffix == ".npz" or targets[name] is not None for name in ("dgamma", "dbeta")))
-        grads = groupnorm.group_norm_backward(**arrays, output_mask=wanted, recenter=recenter, num_threads=threads)
+        grads = groupnorm.group_norm_backward(
+            *(arrays["dy"], arrays["x"], arrays["mean"], arrays["rstd"], arrays.get("gamma")),
+            output_mask=wanted,
+            recenter=recenter,
+            num_threads=threads,
+        )
         results = {name: value for name, value in grads._asdict().items() if value is not None}
     seconds = time.perf_counter() - started
 
