@@ -52,6 +52,13 @@ def current(dtypes, move=lambda array: array, **options) -> dict[str, str]:
                 found[f"group_norm_backward {name}{' recenter' * recenter}"] = _hash(grads)
             outputs = groupnorm.group_norm(moved[1], case.num_groups, gamma, **options)
             found[f"group_norm {name}"] = _hash(outputs)
+            swish = dict(
+                activation="swish", swish_scale=1.702, beta=(0.5 * uniform(gamma.shape, 6)).astype(gamma.dtype)
+            )
+            grads = groupnorm.group_norm_backward(*moved, mean, rstd, gamma, **swish, **options)
+            found[f"group_norm_backward {name} swish"] = _hash(grads)
+            outputs = groupnorm.group_norm(moved[1], case.num_groups, gamma, **swish, **options)
+            found[f"group_norm {name} swish"] = _hash(outputs)
             if dtype != np.float64:
                 grouped = cases.grouped(cases.Inputs(x, dy, gamma, mean, rstd))
                 order = (grouped.x, grouped.dy, grouped.gamma, grouped.mean, grouped.rstd)
