@@ -26,7 +26,7 @@ groupnorm_host_library(cust_opapi
   csrc/aclnn/check.cc csrc/aclnn/operation.cc csrc/aclnn/group_normalization_grad.cc)
 groupnorm_host_library(opapi_nn
   csrc/aclnn/check.cc csrc/aclnn/operation.cc csrc/aclnn/forward.cc csrc/aclnn/group_norm.cc
-  csrc/aclnn/group_norm_backward.cc)
+  csrc/aclnn/group_norm_backward.cc csrc/aclnn/group_norm_silu.cc csrc/aclnn/group_norm_swish.cc)
 foreach(library cust_opapi opapi_nn)
   target_link_libraries(${library} PRIVATE nnopbase groupnorm_core)
 endforeach()
