@@ -63,10 +63,29 @@ def test_imports_go_one_way():
                 assert ROOMS.index(name) < ROOMS.index(path.stem), f"{path.name} imports {name}"
 
 
-def test_core_hears_of_neither_acl_nor_python():
-    for path in (ROOT / "csrc" / "core").rglob("*"):
-        if path.is_file():
-            assert not re.search(r"#include\s+[<\"](Python|nanobind|acl|aclnn)", path.read_text()), path
+def test_aclnn_is_a_room_of_its_own():
+    for path in (PACKAGE / "aclnn").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 2:
+                names = [node.module] if node.module else [alias.name for alias in node.names]
+                assert set(names) <= {"_core", "arrays", "spec"}, f"{path.name} imports {names}"
+
+
+# What a room of csrc may include of the others.
+NEIGHBOURS = {"core": set(), "acl": set(), "nnopbase": {"acl"}, "aclnn": {"core", "nnopbase"}, "python": {"core"}}
+
+
+@pytest.mark.parametrize("room", NEIGHBOURS)
+def test_rooms_of_the_core_and_of_acl_keep_to_their_neighbours(room):
+    for path in (ROOT / "csrc" / room).rglob("*"):
+        if not path.is_file():
+            continue
+        text = path.read_text()
+        assert set(re.findall(rf'#include "({"|".join(NEIGHBOURS)})/(?!acl)', text)) <= NEIGHBOURS[room] | {room}, path
+        if room == "core":
+            assert not re.search(r"#include\s+[<\"](Python|nanobind|acl|aclnn)", text), path
+        if room in ("acl", "nnopbase"):
+            assert not re.search(r"group_?norm[A-Z_]|GroupNorm|xhat|gamma", text.replace("groupnorm_host", "")), path
 
 
 def test_no_file_is_a_warehouse():

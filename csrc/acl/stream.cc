@@ -69,6 +69,14 @@ bool Stream::synchronize(const Deadline& deadline) {
     throw Fault{ACL_ERROR_RT_STREAM_CONTEXT, "stream was made before the process was forked; accepted: one made here"};
   }
   const uint64_t target = pushed_;
+  // Whoever waits without a limit may as well do the work: that saves waking the worker and being woken by it.
+  while (!deadline.limited() && done_ < target) {
+    if (!running_ && !tasks_.empty()) {
+      run_next(lock);
+    } else {
+      finished_.wait(lock, [&] { return done_ >= target || (!running_ && !tasks_.empty()); });
+    }
+  }
   if (!deadline.wait(finished_, lock, [&] { return done_ >= target; })) return false;
   const Fault fault = std::exchange(fault_, Fault{});
   if (fault.code != ACL_SUCCESS) throw fault;
@@ -118,28 +126,35 @@ void Stream::close(bool drain) {
 void Stream::loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    queued_.wait(lock, [&] { return closing_ || !tasks_.empty(); });
+    queued_.wait(lock, [&] { return !running_ && (closing_ || !tasks_.empty()); });
     if (tasks_.empty()) return;
-    Task task = std::move(tasks_.front());
-    tasks_.pop_front();
-    const bool skip = stop_on_failure && fault_.code != ACL_SUCCESS;
-    lock.unlock();
-    Fault fault;
-    if (!skip) {
-      try {
-        task.work->run(cancelled_);
-      } catch (const Fault& thrown) {
-        fault = thrown;
-      } catch (const std::exception& error) {
-        fault = {ACL_ERROR_RT_INTERNAL_ERROR, error.what()};
-      }
-    }
-    task = {};  // whoever waits for this task finds its memory released
-    lock.lock();
-    if (fault_.code == ACL_SUCCESS) fault_ = std::move(fault);
-    ++done_;
-    finished_.notify_all();
+    run_next(lock);
   }
+}
+
+void Stream::run_next(std::unique_lock<std::mutex>& lock) {
+  Task task = std::move(tasks_.front());
+  tasks_.pop_front();
+  running_ = true;
+  const bool skip = stop_on_failure && fault_.code != ACL_SUCCESS;
+  lock.unlock();
+  Fault fault;
+  if (!skip) {
+    try {
+      task.work->run(cancelled_);
+    } catch (const Fault& thrown) {
+      fault = thrown;
+    } catch (const std::exception& error) {
+      fault = {ACL_ERROR_RT_INTERNAL_ERROR, error.what()};
+    }
+  }
+  task = {};  // whoever waits for this task finds its memory released
+  lock.lock();
+  running_ = false;
+  if (fault_.code == ACL_SUCCESS) fault_ = std::move(fault);
+  ++done_;
+  finished_.notify_all();
+  if (closing_ || !tasks_.empty()) queued_.notify_one();
 }
 
 Handles<Stream>& streams() { return handles_of<Stream>(Kind::kStream); }

@@ -27,6 +27,8 @@ class Deadline {
     return changed.wait_until(lock, at_, ready);
   }
 
+  bool limited() const { return limited_; }
+
  private:
   bool limited_;
   std::chrono::steady_clock::time_point at_;
@@ -60,7 +62,8 @@ class Stream {
     std::vector<Pin> pins;
   };
   void loop();
-  void run(Task& task);
+  // Runs the first task, without the lock.
+  void run_next(std::unique_lock<std::mutex>& lock);
 
   const pid_t process_;
   std::mutex mutex_;
@@ -69,6 +72,7 @@ class Stream {
   std::deque<Task> tasks_;
   uint64_t pushed_ = 0;
   uint64_t done_ = 0;
+  bool running_ = false;  // a task, by the worker or by a thread that synchronises
   bool closing_ = false;
   Fault fault_;  // the first since the last synchronise
   std::atomic<bool> cancelled_{false};
