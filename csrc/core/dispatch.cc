@@ -6,6 +6,10 @@
 
 #include "isa/tables.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace groupnorm {
 namespace {
 
@@ -36,7 +40,10 @@ bool cpu_has_avx512() {
 
 bool cpu_has_avx2() {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  // Clang before 17 does not know "f16c" here; that the system keeps its registers is part of "avx2".
+  unsigned eax, ebx, ecx, edx;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+         (ecx & bit_F16C) != 0;
 #else
   return false;
 #endif
