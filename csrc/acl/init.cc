@@ -131,9 +131,9 @@ aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* 
 aclError aclsysGetCANNVersion(aclCANNPackageName name, aclCANNPackageVersion* version) {
   return entry(__func__, [&] {
     require(version, "version");
-    if (name < 0 || name >= kPackages) {
-      throw Fault{ACL_ERROR_INVALID_PARAM,
-                  text("name is ", static_cast<int>(name), "; accepted: a value of aclCANNPackageName")};
+    const int package = name;  // any int of the caller's, whatever the enum's own values are
+    if (package < 0 || package >= kPackages) {
+      throw Fault{ACL_ERROR_INVALID_PARAM, text("name is ", package, "; accepted: a value of aclCANNPackageName")};
     }
     *version = {};
     std::snprintf(version->version, sizeof version->version, "%d.%d.%d", kMajor, kMinor, kPatch);
