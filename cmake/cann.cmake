@@ -15,18 +15,23 @@ function(groupnorm_host_library name)
   target_link_libraries(${name} PRIVATE Threads::Threads)
 endfunction()
 
-groupnorm_host_library(ascendcl
+set(GROUPNORM_ASCENDCL_SOURCES
   csrc/acl/callback.cc csrc/acl/context.cc csrc/acl/copy.cc csrc/acl/data.cc csrc/acl/error.cc csrc/acl/event.cc
   csrc/acl/host.cc csrc/acl/init.cc csrc/acl/memory.cc csrc/acl/stream.cc csrc/acl/unsupported.cc)
-groupnorm_host_library(nnopbase csrc/nnopbase/collections.cc csrc/nnopbase/executor.cc csrc/nnopbase/tensor.cc)
+set(GROUPNORM_NNOPBASE_SOURCES csrc/nnopbase/collections.cc csrc/nnopbase/executor.cc csrc/nnopbase/tensor.cc)
+# Each operator library has the core inside, as the vendor's have their kernels, and these beside it.
+set(GROUPNORM_ACLNN_SOURCES csrc/aclnn/check.cc csrc/aclnn/operation.cc)
+set(GROUPNORM_CUST_OPAPI_SOURCES csrc/aclnn/group_normalization_grad.cc)
+set(GROUPNORM_OPAPI_NN_SOURCES
+  csrc/aclnn/forward.cc csrc/aclnn/group_norm.cc csrc/aclnn/group_norm_backward.cc
+  csrc/aclnn/group_norm_silu.cc csrc/aclnn/group_norm_swish.cc)
+
+groupnorm_host_library(ascendcl ${GROUPNORM_ASCENDCL_SOURCES})
+groupnorm_host_library(nnopbase ${GROUPNORM_NNOPBASE_SOURCES})
 target_link_libraries(nnopbase PUBLIC ascendcl)
 
-# Each operator library has the core inside, as the vendor's have their kernels.
-groupnorm_host_library(cust_opapi
-  csrc/aclnn/check.cc csrc/aclnn/operation.cc csrc/aclnn/group_normalization_grad.cc)
-groupnorm_host_library(opapi_nn
-  csrc/aclnn/check.cc csrc/aclnn/operation.cc csrc/aclnn/forward.cc csrc/aclnn/group_norm.cc
-  csrc/aclnn/group_norm_backward.cc csrc/aclnn/group_norm_silu.cc csrc/aclnn/group_norm_swish.cc)
+groupnorm_host_library(cust_opapi ${GROUPNORM_ACLNN_SOURCES} ${GROUPNORM_CUST_OPAPI_SOURCES})
+groupnorm_host_library(opapi_nn ${GROUPNORM_ACLNN_SOURCES} ${GROUPNORM_OPAPI_NN_SOURCES})
 foreach(library cust_opapi opapi_nn)
   target_link_libraries(${library} PRIVATE nnopbase groupnorm_core)
 endforeach()
