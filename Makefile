@@ -58,6 +58,7 @@ lint: $(VENV)/made-lint
 
 bench: $(VENV)/made-test
 	$(BIN)/python benchmarks/backward.py
+	$(BIN)/python benchmarks/acl.py
 	$(BIN)/python benchmarks/table.py
 
 # An environment of its own: the sanitized extension has the same name as the other.
@@ -74,7 +75,7 @@ $(SANITIZE)/made: $(SOURCES)
 
 # Leaks are CPython's own at exit; torch and the example are not part of this environment.
 test-sanitize: $(SANITIZE)/made
-	LD_PRELOAD="$(SANITIZER_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	CXXFLAGS="-fsanitize=address,undefined" LD_PRELOAD="$(SANITIZER_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(SANITIZE)/bin/python -m pytest -p no:cacheprovider
 
 test-aarch64:

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MARKED = re.compile(r"(<!-- benchmark: begin -->\n).*?(<!-- benchmark: end -->)", re.DOTALL)
 
 
 def table(result: dict) -> str:
@@ -34,11 +33,35 @@ def table(result: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    text = table(json.loads((ROOT / "benchmarks" / "results" / "backward.json").read_text()))
-    for name in ("README.md", "docs/performance.md"):
+def acl_table(result: dict) -> str:
+    """What the C interface costs."""
+    lines = [
+        "| float32 x, three outputs | through both phases, µs | the core alone, µs | beyond 1.1 of it, µs |",
+        "|---|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        through, core, beyond = row["through_us"], row["core_us"], max(row["over_110_percent_us"], 0)
+        lines.append(f"| {row['case']} | {through:.1f} | {core:.1f} | {beyond:.1f} |")
+    lines += [
+        "",
+        f"Medians of interleaved calls. {result['machine']}, {result['threads']} threads, {result['isa']}, "
+        f"{result['date']}, `{result['command']}`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write(names: tuple[str, ...], marker: str, text: str) -> None:
+    """Puts a text between the markers of files."""
+    marked = re.compile(rf"(<!-- {marker}: begin -->\n).*?(<!-- {marker}: end -->)", re.DOTALL)
+    for name in names:
         path = ROOT / name
-        path.write_text(MARKED.sub(lambda match: match[1] + text + match[2], path.read_text()))
+        path.write_text(marked.sub(lambda match: match[1] + text + match[2], path.read_text()))
+
+
+def main() -> None:
+    results = ROOT / "benchmarks" / "results"
+    write(("README.md", "docs/performance.md"), "benchmark", table(json.loads((results / "backward.json").read_text())))
+    write(("docs/performance.md",), "acl", acl_table(json.loads((results / "acl.json").read_text())))
 
 
 if __name__ == "__main__":

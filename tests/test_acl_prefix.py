@@ -48,6 +48,10 @@ def _environment(**more):
     return {**os.environ, "LD_LIBRARY_PATH": paths, **more}
 
 
+# A sanitized build has to be linked with its sanitizers; CMake reads the same variable.
+FLAGS = os.environ.get("CXXFLAGS", "").split()
+
+
 def _run(command, **options):
     result = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, **options)
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
@@ -227,7 +231,22 @@ LINK_LINES = {
 def test_errors_have_the_documents_codes_in_cpp(link_line, tmp_path):
     program = tmp_path / "errors"
     source = ROOT / "tests" / "cpp" / "acl_errors.cc"
-    _run([CXX, "-std=c++11", "-Wall", "-Wextra", "-Werror", *INCLUDES, source, *FOLDERS, *link_line, "-o", program])
+    _run(
+        [
+            CXX,
+            "-std=c++11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            *INCLUDES,
+            source,
+            *FOLDERS,
+            *link_line,
+            *FLAGS,
+            "-o",
+            program,
+        ]
+    )
     assert _run([program], env=_environment()) == "all as they should be\n"
 
 
@@ -252,7 +271,7 @@ def _check_document_output(output):
 def test_the_documents_example_runs(document, standard, link_line, tmp_path):
     source, program = tmp_path / "sample.cpp", tmp_path / "sample"
     source.write_text(document)
-    _run([CXX, f"-std={standard}", *INCLUDES, source, *FOLDERS, *link_line, "-o", program])
+    _run([CXX, f"-std={standard}", *INCLUDES, source, *FOLDERS, *link_line, *FLAGS, "-o", program])
     _check_document_output(_run([program], env=_environment()))
 
 
