@@ -1,4 +1,4 @@
-"""What the C interface costs beside the core: builds and runs acl_overhead.cc, and stores benchmarks/results/acl.json."""
+"""What the C interface costs beside the core: runs acl_overhead.cc and stores benchmarks/results/acl.json."""
 
 from __future__ import annotations
 
