@@ -42,7 +42,25 @@ class PostReport : public Work {
   const bool wait_;
 };
 
+// One stream less that the thread is subscribed to; with the last one its callbacks go.
+void leave(const std::shared_ptr<Reports>& reports) {
+  Threads& threads = Threads::get();
+  const std::lock_guard<std::mutex> lock(threads.mutex);
+  const std::lock_guard<std::mutex> reports_lock(reports->mutex);
+  if (--reports->streams > 0) return;
+  for (const auto& report : reports->queue) report->done = true;
+  reports->queue.clear();
+  reports->changed.notify_all();
+  threads.reports.erase(reports->thread);
+}
+
 }  // namespace
+
+void unsubscribe(Stream& stream) {
+  const std::lock_guard<std::mutex> lock(stream.reports_mutex);
+  if (const auto reports = std::exchange(stream.reports, nullptr)) leave(reports);
+}
+
 }  // namespace groupnorm::host
 
 using namespace groupnorm::host;
@@ -72,16 +90,7 @@ aclError aclrtUnSubscribeReport(uint64_t threadId, aclrtStream stream) {
     if (!on->reports || on->reports->thread != threadId) {
       throw Fault{ACL_ERROR_RT_THREAD_SUBSCRIBE, text("thread ", threadId, " is not subscribed to the stream")};
     }
-    const std::shared_ptr<Reports> reports = std::move(on->reports);
-    on->reports = nullptr;
-    Threads& threads = Threads::get();
-    const std::lock_guard<std::mutex> lock(threads.mutex);
-    const std::lock_guard<std::mutex> reports_lock(reports->mutex);
-    if (--reports->streams > 0) return;
-    for (const auto& report : reports->queue) report->done = true;
-    reports->queue.clear();
-    reports->changed.notify_all();
-    threads.reports.erase(threadId);
+    leave(std::exchange(on->reports, nullptr));
   });
 }
 

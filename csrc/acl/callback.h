@@ -10,6 +10,8 @@
 
 namespace groupnorm::host {
 
+class Stream;
+
 struct Report {
   aclrtCallback function;
   void* user_data;
@@ -26,5 +28,8 @@ struct Reports {
   std::deque<std::shared_ptr<Report>> queue;
   int streams = 0;
 };
+
+// Of a stream that has ended, whoever was subscribed to it.
+void unsubscribe(Stream& stream);
 
 }  // namespace groupnorm::host

@@ -115,12 +115,14 @@ void Stream::close(bool drain) {
     closing_ = true;
     queued_.notify_all();
   }
-  if (!worker_.joinable()) return;
-  if (worker_.get_id() == std::this_thread::get_id()) {
-    worker_.detach();
-  } else {
-    worker_.join();
+  if (worker_.joinable()) {
+    if (worker_.get_id() == std::this_thread::get_id()) {
+      worker_.detach();
+    } else {
+      worker_.join();
+    }
   }
+  unsubscribe(*this);
 }
 
 void Stream::loop() {
