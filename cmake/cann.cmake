@@ -17,7 +17,7 @@ endfunction()
 
 set(GROUPNORM_ASCENDCL_SOURCES
   csrc/acl/callback.cc csrc/acl/context.cc csrc/acl/copy.cc csrc/acl/data.cc csrc/acl/error.cc csrc/acl/event.cc
-  csrc/acl/host.cc csrc/acl/init.cc csrc/acl/memory.cc csrc/acl/stream.cc csrc/acl/unsupported.cc)
+  csrc/acl/host.cc csrc/acl/init.cc csrc/acl/maps.cc csrc/acl/memory.cc csrc/acl/stream.cc csrc/acl/unsupported.cc)
 set(GROUPNORM_NNOPBASE_SOURCES csrc/nnopbase/collections.cc csrc/nnopbase/executor.cc csrc/nnopbase/tensor.cc)
 # Each operator library has the core inside, as the vendor's have their kernels, and these beside it.
 set(GROUPNORM_ACLNN_SOURCES csrc/aclnn/check.cc csrc/aclnn/operation.cc)

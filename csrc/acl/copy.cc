@@ -58,9 +58,16 @@ std::shared_ptr<Allocation> resolve(const End& end, Side side) {
       throw Fault{ACL_ERROR_RT_PARAM_INVALID,
                   text(end.name, " is ", hex(end.data), ", which is not device memory as kind says")};
     }
-    if (host_room(end.data, &room) && end.bytes > room) {
+    if (host_room(end.data, &room)) {
+      if (end.bytes <= room) return nullptr;
       throw Fault{ACL_ERROR_RT_PARAM_INVALID, text(end.name, " takes ", end.bytes, " bytes, ", end.bytes - room,
                                                    " more than its block from aclrtMallocHost has from there")};
+    }
+    // The caller vouches for a pointer of the host. Where one of the device may be meant, it may be any value.
+    if (side != Side::kHost && !host_has(end.data, end.bytes, end.written)) {
+      throw Fault{ACL_ERROR_RT_PARAM_INVALID,
+                  text(end.name, " is ", hex(end.data), ", which is neither device memory nor ", end.bytes,
+                       " bytes of memory that the host can ", end.written ? "write" : "read")};
     }
     return nullptr;
   }
