@@ -24,8 +24,8 @@ Handles<std::vector<bool>>& bool_arrays() { return handles_of<std::vector<bool>>
 Handles<List<aclTensor>>& tensor_lists() { return handles_of<List<aclTensor>>(Kind::kTensorList); }
 Handles<List<aclScalar>>& scalar_lists() { return handles_of<List<aclScalar>>(Kind::kScalarList); }
 
-template <class Handle, class T>
-Handle* create_array(const char* function, const T* value, uint64_t size, Handles<std::vector<T>>& table) {
+template <class Handle, class Value, class T>
+Handle* create_array(const char* function, const Value* value, uint64_t size, Handles<std::vector<T>>& table) {
   return entry_handle(function, [&] {
     if (size > 0) require(value, "value", kParamNullptr);
     auto values =
@@ -104,7 +104,8 @@ aclFloatArray* aclCreateFloatArray(const float* value, uint64_t size) {
 }
 
 aclBoolArray* aclCreateBoolArray(const bool* value, uint64_t size) {
-  return create_array<aclBoolArray>(__func__, value, size, bool_arrays());
+  // Bytes of any value, as other languages may have them: what is not 0 is true.
+  return create_array<aclBoolArray>(__func__, reinterpret_cast<const unsigned char*>(value), size, bool_arrays());
 }
 
 aclTensorList* aclCreateTensorList(const aclTensor* const* value, uint64_t size) {
