@@ -2,8 +2,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 
 #include "error.h"
@@ -35,11 +33,14 @@ struct Process {
 
 std::string read_config(const char* path) {
   if (!path) return {};
-  std::ifstream file(path, std::ios::binary);
-  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.good() && !file.eof()) {
-    throw Fault{ACL_ERROR_INVALID_FILE, text("configPath is '", path, "', which cannot be read")};
-  }
+  std::FILE* const file = std::fopen(path, "rb");
+  std::string content;
+  char part[4096];
+  size_t count;
+  while (file && (count = std::fread(part, 1, sizeof part, file)) > 0) content.append(part, count);
+  const bool failed = !file || std::ferror(file) != 0;  // a directory opens, but cannot be read
+  if (file) std::fclose(file);
+  if (failed) throw Fault{ACL_ERROR_INVALID_FILE, text("configPath is '", path, "', which cannot be read")};
   return content;
 }
 
