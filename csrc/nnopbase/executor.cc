@@ -8,6 +8,8 @@
 namespace groupnorm::host {
 namespace {
 
+constexpr uintptr_t kWorkspaceAlignment = 8;  // of the widest numbers that are kept there
+
 struct Executor {
   std::shared_ptr<const Operation> operation;
   std::mutex mutex;
@@ -43,12 +45,20 @@ bool in_place(const Operation& operation, size_t input, size_t output, const std
          extents[input].data == extents[output].data;
 }
 
-// All of each extent is live device memory, and of the memory of two only what in_place() allows is common. An address
-// that is null may still be set.
+void check_alignment(const Extent& extent, uintptr_t alignment) {
+  if (reinterpret_cast<uintptr_t>(extent.data) % alignment != 0) {
+    throw Fault{kParamInvalid,
+                text(extent.name, " begins at ", hex(extent.data), "; accepted: a multiple of ", alignment, " bytes")};
+  }
+}
+
+// All of each extent is live device memory, aligned to its elements, and of the memory of two only what in_place()
+// allows is common. An address that is null may still be set.
 void check_memory(const Operation& operation, const std::vector<Extent>& extents, const Extent& workspace) {
   for (size_t i = 0; i < extents.size(); ++i) {
     if (extents[i].bytes == 0 || !extents[i].data) continue;
     groupnorm_host()->check_extent(extents[i], kParamInvalid);
+    check_alignment(extents[i], groupnorm_host()->data_type_size(operation.operands[i].tensor->dtype));
     if (overlap(extents[i], workspace)) {
       throw Fault{kParamInvalid, text("workspace, ", range(workspace), ", shares memory with ", extents[i].name, ", ",
                                       range(extents[i]))};
@@ -87,6 +97,7 @@ aclnnStatus launch(const char* function, void* workspace, uint64_t workspace_byt
         throw Fault{kParamInvalid, text("workspaceSize is ", workspace_bytes, "; accepted: ", scratch.bytes,
                                         ", what phase 1 said, or more")};
       }
+      check_alignment(scratch, kWorkspaceAlignment);
       groupnorm_host()->check_extent({"workspace", workspace, workspace_bytes, true}, kParamInvalid);
     }
     std::vector<void*> addresses;
