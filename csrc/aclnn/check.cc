@@ -7,6 +7,9 @@
 namespace groupnorm::host {
 namespace {
 
+// More than any address space has room for. Below it no product of a few sizes overflows.
+constexpr int64_t kMaxElements = int64_t{1} << 47;
+
 const char* dtype_name(int dtype) {
   switch (dtype) {
     case ACL_FLOAT:
@@ -77,8 +80,7 @@ int64_t elements(const Argument& argument) {
     empty = empty || dim == 0;
     overflow = __builtin_mul_overflow(count, dim == 0 ? 1 : dim, &count) || overflow;
   }
-  int64_t bytes;
-  if (overflow || __builtin_mul_overflow(count, 8, &bytes)) {
+  if (overflow || count > kMaxElements) {
     refuse(text(argument.name, " has shape ", shape_text(argument.shape()),
                 "; accepted: as many elements as memory holds"));
   }

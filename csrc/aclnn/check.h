@@ -27,7 +27,7 @@ Argument optional_input(const char* name, const aclTensor* handle);
 // "[2, 4, 128]"
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// Elements of the view; throws for negative dimensions and for more than fit an int64_t of bytes.
+// Elements of the view; throws for negative dimensions and for more than any memory holds.
 int64_t elements(const Argument& argument);
 
 // float32, float16 or bfloat16.
