@@ -12,6 +12,11 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
+// An address before it is known to be one: any number.
+void* step(void* from, int64_t bytes) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(bytes));
+}
+
 // A view in memory: strides in bytes.
 struct View {
   std::vector<int64_t> dims;
@@ -145,8 +150,8 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
     std::vector<Extent> extents;
     for (const Part& part : parts_) {
       const Operand& operand = operands[part.operand];
-      const char* data = static_cast<const char*>(addresses[part.operand]);
-      extents.push_back({operand.name, data ? data + part.reach.begin * part.item : nullptr,
+      void* const data = addresses[part.operand];
+      extents.push_back({operand.name, data ? step(data, part.reach.begin * part.item) : nullptr,
                          static_cast<size_t>((part.reach.end - part.reach.begin) * part.item), operand.output});
     }
     return extents;
@@ -228,7 +233,9 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
   }
 
   char* user_memory(const Part& part, const std::vector<void*>& addresses) const {
-    return static_cast<char*>(addresses[part.operand]) + operands[part.operand].tensor->offset * part.item;
+    char* const data = static_cast<char*>(addresses[part.operand]);
+    // Nothing is known of the offset of a view without elements.
+    return part.count == 0 ? data : data + operands[part.operand].tensor->offset * part.item;
   }
 
   template <class Memory>
