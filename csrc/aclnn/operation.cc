@@ -214,9 +214,14 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
 
   bool channels_last() const {
     if (problem_.op == Operator::kGroupNormalizationGrad) return false;
+    // One layout for all: an operand that is not written [N, C, *] has no channels to put last.
+    for (const Part& part : parts_) {
+      const std::vector<int64_t>& dims = operands[part.operand].tensor->view;
+      if (!full_size(part.role, problem_.op)) continue;
+      if (dims.size() < 2 || dims[0] != problem_.n || dims[1] != problem_.channels) return false;
+    }
     const Tensor& x = *operands[part_of(Role::kX)->operand].tensor;
-    return x.view.size() > 2 && x.view[0] == problem_.n && x.view[1] == problem_.channels && !is_contiguous(x) &&
-           lies_as(x, channels_last_strides(x.view));
+    return x.view.size() > 2 && !is_contiguous(x) && lies_as(x, channels_last_strides(x.view));
   }
 
   std::vector<int64_t> core_strides(Role role, const std::vector<int64_t>& dims) const {
