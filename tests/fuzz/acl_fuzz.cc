@@ -15,8 +15,8 @@ constexpr int kMostCalls = 64;
 
 void any_call(World& world, Input& in) {
   Calls groups[] = {runtime_calls(), memory_calls(), stream_calls(), event_calls(), meta_calls(), executor_calls()};
-  const Calls& calls = groups[in.below(sizeof groups / sizeof *groups)];
-  calls.begin[in.below(calls.count)].call(world, in);
+  const Calls& calls = groups[in.slot(sizeof groups / sizeof *groups, 8)];
+  calls.begin[in.slot(calls.count, 64)].call(world, in);
 }
 
 // The library warns so many times and then no more: let that be over before anything is measured or reported.

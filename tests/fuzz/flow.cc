@@ -266,7 +266,7 @@ void run_operator(World& world, Input& in) {
     void* own_workspace = nullptr;
     if (prepare(one, in, wrong, launch, stream)) {
       own_workspace = launch.workspace;
-      const Operator& called = wrong.foreign_function ? kOperators[in.below(kOperatorCount)] : op;
+      const Operator& called = wrong.foreign_function ? kOperators[in.slot(kOperatorCount, 16)] : op;
       code = world.status(called.phase2(launch.workspace, launch.size, launch.executor, stream));
       FUZZ_CHECK(wrong.anything || code == 0, "%s phase 2: %d", op.name, code);
       FUZZ_CHECK(!wrong.foreign_function || &called == &op || code != 0);

@@ -113,7 +113,7 @@ void choose_alias(Case& one, Input& in) {
 }  // namespace
 
 const Operator& choose_case(Case& one, Input& in) {
-  const Operator& op = kOperators[in.below(kOperatorCount)];
+  const Operator& op = kOperators[in.slot(kOperatorCount, 16)];
   choose_shape(one, in);
   op.build(one, in);
   const uint64_t seed = in.byte();

@@ -14,6 +14,11 @@ class Input {
   bool done() const { return at_ == end_; }
   uint8_t byte() { return done() ? 0 : *at_++; }
   size_t below(size_t count) { return byte() % count; }
+  // One of `count` that may become more, up to `slots`: then the choices there are keep their bytes.
+  size_t slot(size_t count, size_t slots) {
+    const size_t choice = byte() % slots;
+    return choice < count ? choice : choice % count;
+  }
   // True for `of_256` of the 256 values of a byte.
   bool chance(int of_256) { return byte() >= 256 - of_256; }
   uint64_t word() {

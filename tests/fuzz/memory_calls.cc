@@ -31,16 +31,15 @@ aclrtMemcpyKind kind(Input& in) {
   return static_cast<aclrtMemcpyKind>(in.pick(kKinds));
 }
 
+// Whether the device's memory may be meant, so that any value may come.
 bool from_device(int kind) {
-  return kind != ACL_MEMCPY_HOST_TO_HOST && kind != ACL_MEMCPY_HOST_TO_DEVICE && kind != ACL_MEMCPY_DEFAULT &&
+  return kind != ACL_MEMCPY_HOST_TO_HOST && kind != ACL_MEMCPY_HOST_TO_DEVICE &&
          kind != ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE;
 }
 
-bool to_device(int kind) {
-  return kind != ACL_MEMCPY_HOST_TO_HOST && kind != ACL_MEMCPY_DEVICE_TO_HOST && kind != ACL_MEMCPY_DEFAULT;
-}
+bool to_device(int kind) { return kind != ACL_MEMCPY_HOST_TO_HOST && kind != ACL_MEMCPY_DEVICE_TO_HOST; }
 
-// A pointer that has to be the host's or the device's, which is told by itself, but nothing that is no memory.
+// A pointer that has to be memory, be it the device's.
 Side valid_side(World& world, Input& in) {
   if (in.chance(96) && !world.device.empty()) return {world.device[in.below(world.device.size())].data, SIZE_MAX};
   return world.host_side();

@@ -169,7 +169,7 @@ void encode(aclDataType type, double value, uint8_t* to) {
 }
 
 void any_phase1(World& world, Input& in) {
-  const Operator& op = kOperators[in.below(kOperatorCount)];
+  const Operator& op = kOperators[in.slot(kOperatorCount, 16)];
   Arguments a;
   for (size_t i = 0; i < op.tensors; ++i) a.tensor[i] = world.get<aclTensor>(kTensor);
   for (int64_t* size : {&a.n, &a.channels, &a.length, &a.groups}) *size = in.edge();
@@ -185,7 +185,7 @@ void any_phase1(World& world, Input& in) {
 }
 
 void any_phase2(World& world, Input& in) {
-  const Operator& op = kOperators[in.below(kOperatorCount)];
+  const Operator& op = kOperators[in.slot(kOperatorCount, 16)];
   auto* executor = world.get<aclOpExecutor>(kExecutor);
   void* workspace = world.device_pointer();
   const uint64_t size = in.size();
