@@ -27,6 +27,8 @@ inline constexpr int kLanes = 16;
 inline constexpr int64_t kBlock = 128;
 inline constexpr int64_t kChunk = 1024;
 
+inline constexpr int kRows = 8;  // whose lanes are folded together where they are short
+
 inline constexpr int kMaxInputs = 3;
 inline constexpr int kMaxSums = 3;      // of a channel
 inline constexpr int kMaxLaneSums = 5;  // of a lane: a formula joins some of them in the end

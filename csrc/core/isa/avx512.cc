@@ -125,6 +125,29 @@ struct F64 {
   }
   static void fence() { _mm_sfence(); }
 
+  // sum() of each of 8 rows, which share the instructions of all but the first step.
+  static void sum_rows(const F64* rows, int count, double* to) {
+    if (count < 8) {
+      for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
+      return;
+    }
+    __m512d by8[8];
+    for (int r = 0; r < 8; ++r) by8[r] = _mm512_add_pd(rows[r].low, rows[r].high);
+    __m512d by4[4];  // two rows each
+    for (int r = 0; r < 4; ++r) {
+      by4[r] = _mm512_add_pd(_mm512_shuffle_f64x2(by8[2 * r], by8[2 * r + 1], 0x44),
+                             _mm512_shuffle_f64x2(by8[2 * r], by8[2 * r + 1], 0xEE));
+    }
+    __m512d by2[2];  // four rows each
+    for (int r = 0; r < 2; ++r) {
+      by2[r] = _mm512_add_pd(_mm512_shuffle_f64x2(by4[2 * r], by4[2 * r + 1], 0x88),
+                             _mm512_shuffle_f64x2(by4[2 * r], by4[2 * r + 1], 0xDD));
+    }
+    const __m512d sums = _mm512_add_pd(_mm512_unpacklo_pd(by2[0], by2[1]), _mm512_unpackhi_pd(by2[0], by2[1]));
+    // Rows 0 4 1 5 2 6 3 7, as unpacking left them.
+    _mm512_storeu_pd(to, _mm512_permutexvar_pd(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sums));
+  }
+
   double sum() const {
     const __m512d by8 = _mm512_add_pd(low, high);
     const __m256d by4 = _mm256_add_pd(_mm512_castpd512_pd256(by8), _mm512_extractf64x4_pd(by8, 1));

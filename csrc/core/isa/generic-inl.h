@@ -13,3 +13,9 @@ void store_padded(const V& value, T* to, int n) {
   value.store(whole);
   std::memcpy(to, whole, static_cast<size_t>(n) * sizeof(T));
 }
+
+// The sums of some rows of lanes, one after the other.
+template <class V>
+void sum_each(const V* rows, int count, double* to) {
+  for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
+}

@@ -169,6 +169,7 @@ struct F64 {
   void stream(double* to) const { store(to); }
   static void fence() {}
 
+  static void sum_rows(const F64* rows, int count, double* to) { sum_each(rows, count, to); }
   double sum() const {  // lanes l and l + 8, then 4, 2, 1
     float64x2_t by8[4];
     for (int i = 0; i < 4; ++i) by8[i] = vaddq_f64(v[i], v[i + 4]);

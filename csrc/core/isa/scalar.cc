@@ -58,6 +58,9 @@ struct Lanes {
     }
     return r.v[0];
   }
+  static void sum_rows(const Lanes* rows, int count, S* to) {
+    for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
+  }
   template <class From>
   static Lanes widen(const Lanes<From>& from) {
     return map([&](int i) { return static_cast<S>(from.v[i]); });

@@ -2,7 +2,8 @@
 // namespace, after F32 and F64: 16 lanes of float and of double with
 //   zero set1 load(p) load(p, n) select_first(n, a, b), store(p) store(p, n) stream(p) store_raw(p),
 //   add sub mul div fma(a, b, c) = a * b + c and fnma(a, b, c) = c - a * b,
-//   min max negative_magnitude(a) = -|a| select_negative(sign, a, b) shift_to_exponent(a); F64 also widen(v), sum().
+//   min max negative_magnitude(a) = -|a| select_negative(sign, a, b) shift_to_exponent(a); F64 also widen(v), sum()
+//   and sum_rows(rows, n, p), the sum() of up to kRows each.
 // load(p, n) and store(p, n) touch the first n elements alone; missing lanes load as 0. store() turns
 // NaN into the one NaN of the type, store_raw() leaves bits alone. stream() is store() past the caches
 // where the CPU can, p on a multiple of the vector's size in memory; fence() orders it. sum() folds lanes

@@ -8,6 +8,7 @@ struct Contiguous {
 
   static void reduce(const Span& span) {
     using Op = F<V>;
+    if (span.length <= kBlock) return reduce_rows(span);
     const bool paired = !span.stream;  // from memory, one stream an input comes faster than two
     for (int64_t c = 0; c < span.channels; ++c) {
       double total[Op::kSums] = {};
@@ -65,15 +66,44 @@ struct Contiguous {
     }
   };
 
+  // Channels of one block: no sum in between, and the lanes of some channels are folded together.
+  static void reduce_rows(const Span& span) {
+    using Op = F<V>;
+    for (int64_t c = 0; c < span.channels; c += kRows) {
+      const int rows = static_cast<int>(span.channels - c < kRows ? span.channels - c : kRows);
+      F64 lanes[Op::kSums][kRows];
+      for (int r = 0; r < rows; ++r) {
+        const Strand strand(span, c + r);
+        V sum[1][Op::kLaneSums];
+        F64 row[Op::kLaneSums];
+        sum_blocks(&strand, span.length, sum);
+        for (int k = 0; k < Op::kLaneSums; ++k) row[k] = F64::widen(sum[0][k]);
+        Op::join(row);
+        for (int k = 0; k < Op::kSums; ++k) lanes[k][r] = row[k];
+      }
+      for (int k = 0; k < Op::kSums; ++k) F64::sum_rows(lanes[k], rows, span.sums[k] + c);
+    }
+  }
+
   // Adds a block of each strand, in order, to the lanes. Two at a time: an addition has to wait for the one
   // before it on its lane, and the other block fills that time.
   template <int kStrands>
   static void reduce_blocks(const Strand* strands, int64_t length, F64* lanes) {
     using Op = F<V>;
     V sum[kStrands][Op::kLaneSums];
+    sum_blocks(strands, length, sum);
+    for (int s = 0; s < kStrands; ++s) {
+      for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = add(lanes[k], F64::widen(sum[s][k]));
+    }
+  }
+
+  // The sums of a block of each strand, lane by lane.
+  template <int kStrands, int kLaneSums>
+  static void sum_blocks(const Strand* strands, int64_t length, V (&sum)[kStrands][kLaneSums]) {
+    using Op = F<V>;
     V value[kMaxInputs];
     for (int s = 0; s < kStrands; ++s) {
-      for (int k = 0; k < Op::kLaneSums; ++k) sum[s][k] = V::zero();
+      for (int k = 0; k < kLaneSums; ++k) sum[s][k] = V::zero();
     }
     int64_t i = 0;
     for (; i + kLanes <= length; i += kLanes) {
@@ -85,15 +115,12 @@ struct Contiguous {
     if (i < length) {  // lanes past the end keep what they hold
       const int rest = static_cast<int>(length - i);
       for (int s = 0; s < kStrands; ++s) {
-        V next[Op::kLaneSums];
-        for (int k = 0; k < Op::kLaneSums; ++k) next[k] = sum[s][k];
+        V next[kLaneSums];
+        for (int k = 0; k < kLaneSums; ++k) next[k] = sum[s][k];
         for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strands[s].in[k] + i, rest);
         Op::accumulate(value, strands[s].coef, next);
-        for (int k = 0; k < Op::kLaneSums; ++k) sum[s][k] = V::select_first(rest, next[k], sum[s][k]);
+        for (int k = 0; k < kLaneSums; ++k) sum[s][k] = V::select_first(rest, next[k], sum[s][k]);
       }
-    }
-    for (int s = 0; s < kStrands; ++s) {
-      for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = add(lanes[k], F64::widen(sum[s][k]));
     }
   }
 
