@@ -12,7 +12,7 @@ function(groupnorm_host_library name)
     target_compile_options(${name} PRIVATE -fno-sanitize=enum)
   endif()
   # A function of ours calls ours, whatever else the process has loaded under the same name.
-  target_link_options(${name} PRIVATE -Wl,--no-undefined -Wl,-Bsymbolic-functions -Wl,--version-script=${PROJECT_SOURCE_DIR}/csrc/host.map)
+  target_link_options(${name} PRIVATE -Wl,--no-undefined -Wl,--no-as-needed -Wl,-z,nodelete -Wl,-Bsymbolic-functions -Wl,--version-script=${PROJECT_SOURCE_DIR}/csrc/host.map)
   set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/host.map INSTALL_RPATH "$ORIGIN"
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cann/lib64)
@@ -20,8 +20,8 @@ function(groupnorm_host_library name)
 endfunction()
 
 set(GROUPNORM_ASCENDCL_SOURCES
-  csrc/acl/callback.cc csrc/acl/context.cc csrc/acl/copy.cc csrc/acl/data.cc csrc/acl/error.cc csrc/acl/event.cc
-  csrc/acl/host.cc csrc/acl/init.cc csrc/acl/maps.cc csrc/acl/memory.cc csrc/acl/stream.cc csrc/acl/unsupported.cc)
+  csrc/acl/callback.cc csrc/acl/context.cc csrc/acl/copy.cc csrc/acl/data.cc csrc/acl/error.cc csrc/acl/event.cc csrc/acl/fork.cc
+  csrc/acl/host.cc csrc/acl/init.cc csrc/acl/host_memory.cc csrc/acl/memory.cc csrc/acl/stream.cc csrc/acl/unsupported.cc)
 set(GROUPNORM_NNOPBASE_SOURCES csrc/nnopbase/collections.cc csrc/nnopbase/executor.cc csrc/nnopbase/tensor.cc)
 # Each operator library has the core inside, as the vendor's have their kernels, and these beside it.
 set(GROUPNORM_ACLNN_SOURCES csrc/aclnn/check.cc csrc/aclnn/operation.cc)

@@ -15,6 +15,7 @@ struct Threads {
   std::mutex mutex;
   std::unordered_map<uint64_t, std::shared_ptr<Reports>> reports;
 
+  Threads() { keep_over_forks(LockRank::kReports, mutex); }
   static Threads& get() {
     static Threads* const threads = new Threads;
     return *threads;
@@ -42,6 +43,29 @@ class PostReport : public Work {
   const bool wait_;
 };
 
+thread_local const Stream* t_waiting = nullptr;
+
+// A callback while it runs: however it ends, the stream goes on.
+class Running {
+ public:
+  Running(Reports& reports, Report& report) : reports_(reports), report_(report), before_(t_waiting) {
+    if (report.blocks) t_waiting = report.stream;
+  }
+  ~Running() {
+    t_waiting = before_;
+    const std::lock_guard<std::mutex> lock(reports_.mutex);
+    report_.done = true;
+    reports_.changed.notify_all();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Reports& reports_;
+  Report& report_;
+  const Stream* const before_;
+};
+
 // One stream less that the thread is subscribed to; with the last one its callbacks go.
 void leave(const std::shared_ptr<Reports>& reports) {
   Threads& threads = Threads::get();
@@ -55,6 +79,21 @@ void leave(const std::shared_ptr<Reports>& reports) {
 }
 
 }  // namespace
+
+void drop_callbacks(Stream& stream) {
+  const std::lock_guard<std::mutex> lock(stream.reports_mutex);
+  if (!stream.reports) return;
+  Reports& reports = *stream.reports;
+  const std::lock_guard<std::mutex> reports_lock(reports.mutex);
+  reports.queue.remove_if([&](const std::shared_ptr<Report>& report) {
+    if (report->stream != &stream) return false;
+    report->done = true;
+    return true;
+  });
+  reports.changed.notify_all();
+}
+
+const Stream* waiting_for_callback() { return t_waiting; }
 
 void unsubscribe(Stream& stream) {
   const std::lock_guard<std::mutex> lock(stream.reports_mutex);
@@ -112,6 +151,8 @@ aclError aclrtLaunchCallback(aclrtCallback fn, void* userData, aclrtCallbackBloc
                   "no thread is subscribed to the stream: call aclrtSubscribeReport first"};
     }
     auto report = std::make_shared<Report>();
+    report->stream = on.get();
+    report->blocks = blockType == ACL_CALLBACK_BLOCK;
     report->function = fn;
     report->user_data = userData;
     on->push(std::make_unique<PostReport>(std::move(reports), std::move(report), blockType == ACL_CALLBACK_BLOCK));
@@ -119,9 +160,10 @@ aclError aclrtLaunchCallback(aclrtCallback fn, void* userData, aclrtCallbackBloc
 }
 
 aclError aclrtProcessReport(int32_t timeout) {
-  return entry(__func__, [&] {
+  std::shared_ptr<Reports> reports;
+  std::shared_ptr<Report> report;
+  const aclError status = entry(__func__, [&] {
     const Deadline deadline(timeout);
-    std::shared_ptr<Reports> reports;
     {
       Threads& threads = Threads::get();
       const std::lock_guard<std::mutex> lock(threads.mutex);
@@ -139,12 +181,12 @@ aclError aclrtProcessReport(int32_t timeout) {
     if (reports->queue.empty()) {
       throw Fault{ACL_ERROR_RT_THREAD_SUBSCRIBE, "this thread was unsubscribed while it waited"};
     }
-    const std::shared_ptr<Report> report = reports->queue.front();
+    report = reports->queue.front();
     reports->queue.pop_front();
-    lock.unlock();
-    report->function(report->user_data);
-    lock.lock();
-    report->done = true;
-    reports->changed.notify_all();
   });
+  if (status != ACL_SUCCESS) return status;
+  // The program's own function, whatever it throws is the program's too.
+  const Running running(*reports, *report);
+  report->function(report->user_data);
+  return ACL_SUCCESS;
 }

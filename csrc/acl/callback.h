@@ -2,7 +2,7 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 
@@ -13,6 +13,8 @@ namespace groupnorm::host {
 class Stream;
 
 struct Report {
+  const Stream* stream;
+  bool blocks;
   aclrtCallback function;
   void* user_data;
   bool done = false;  // or dropped; guarded by the Reports
@@ -25,11 +27,15 @@ struct Reports {
   const uint64_t thread;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::shared_ptr<Report>> queue;
+  std::list<std::shared_ptr<Report>> queue;
   int streams = 0;
 };
 
 // Of a stream that has ended, whoever was subscribed to it.
 void unsubscribe(Stream& stream);
+// The callbacks of a stream that nobody has begun.
+void drop_callbacks(Stream& stream);
+// The stream that waits for the callback which this thread runs; null for none.
+const Stream* waiting_for_callback();
 
 }  // namespace groupnorm::host

@@ -18,6 +18,8 @@ constexpr int64_t kCores = 24;
 constexpr int64_t kVectorCores = 48;
 constexpr int64_t kUnifiedBuffer = 196608;
 
+Handles<Context>& contexts() { return handles_of<Context>(Kind::kContext); }
+
 struct Device {
   int uses = 0;  // aclrtSetDevice less aclrtResetDevice
   std::shared_ptr<Context> primary;
@@ -29,16 +31,19 @@ struct Devices {
   std::array<Device, kMaxDevices> all;
   std::array<int64_t, kSysParams> params{kNotSet, kNotSet, kNotSet, kNotSet};
 
+  Devices() {
+    contexts();  // made before its lock is taken under this one: to make it takes the lock that a fork holds
+    keep_over_forks(LockRank::kDevices, mutex);
+  }
   static Devices& get() {
     static Devices* const devices = new Devices;
     return *devices;
   }
 };
 
-Handles<Context>& contexts() { return handles_of<Context>(Kind::kContext); }
-
-std::weak_ptr<Context>& thread_context() {
-  thread_local std::weak_ptr<Context> context;
+// The handle of the thread's context, live or not.
+void*& thread_context() {
+  thread_local void* context = nullptr;
   return context;
 }
 
@@ -64,6 +69,7 @@ void reset_device(int32_t id, bool force) {
     Devices& devices = Devices::get();
     const std::lock_guard<std::mutex> lock(devices.mutex);
     Device& device = devices.all[static_cast<size_t>(id)];
+    if (device.primary) device.primary->check_may_wait();
     if (device.uses == 0) {
       throw Fault{ACL_ERROR_RT_CONTEXT_NULL,
                   text("deviceId is ", id, ", a device that is not set; accepted: one from aclrtSetDevice")};
@@ -73,7 +79,7 @@ void reset_device(int32_t id, bool force) {
   }
   if (!closing) return;
   contexts().take(closing->handle);
-  closing->close(true);
+  closing->close();
 }
 
 void check_param(int opt, int64_t value) {
@@ -111,8 +117,8 @@ int device_count() {
 }
 
 std::shared_ptr<Context> current_context() {
-  std::shared_ptr<Context> context = thread_context().lock();
-  if (!context) {
+  std::shared_ptr<Context> context = contexts().find(thread_context());
+  if (!context || context->born != generation()) {
     throw Fault{ACL_ERROR_RT_CONTEXT_NULL,
                 "this thread has no context: call aclrtSetDevice or aclrtSetCurrentContext in it first"};
   }
@@ -136,9 +142,13 @@ std::vector<std::shared_ptr<Stream>> Context::streams_of() const {
   return mine;
 }
 
-void Context::close(bool drain) {
+void Context::check_may_wait() const {
+  for (const auto& stream : streams_of()) stream->check_may_wait();
+}
+
+void Context::close() {
   for (const auto& stream : streams_of()) {
-    if (host::streams().take(stream->handle)) stream->close(drain);
+    if (host::streams().take(stream->handle)) stream->close(true);
   }
   const std::lock_guard<std::mutex> lock(mutex);
   default_stream_ = nullptr;
@@ -155,9 +165,10 @@ aclError aclrtSetDevice(int32_t deviceId) {
     Devices& devices = Devices::get();
     const std::lock_guard<std::mutex> lock(devices.mutex);
     Device& device = devices.all[static_cast<size_t>(deviceId)];
+    if (device.primary && device.primary->born != generation()) device = {};  // the parent's, of a process that forked
     if (!device.primary) device.primary = make_context(deviceId);
     ++device.uses;
-    thread_context() = device.primary;
+    thread_context() = device.primary->handle;
   });
 }
 
@@ -316,7 +327,7 @@ aclError aclrtCreateContext(aclrtContext* context, int32_t deviceId) {
     check_device(deviceId);
     warn_unless_initialised("aclrtCreateContext");
     const std::shared_ptr<Context> made = make_context(deviceId);
-    thread_context() = made;
+    thread_context() = made->handle;
     *context = made->handle;
   });
 }
@@ -334,14 +345,16 @@ aclError aclrtDestroyContext(aclrtContext context) {
                     "aclrtCreateContext"};
       }
     }
-    if (contexts().take(context)) found->close(true);
+    found->check_may_wait();
+    if (contexts().take(context)) found->close();
   });
 }
 
 aclError aclrtSetCurrentContext(aclrtContext context) {
   return entry(__func__, [&] {
     require(context, "context");
-    thread_context() = find_or_throw(contexts(), "context", context, ACL_ERROR_RT_PARAM_INVALID);
+    find_or_throw(contexts(), "context", context, ACL_ERROR_RT_PARAM_INVALID);
+    thread_context() = context;
   });
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "fork.h"
 #include "handles.h"
 #include "stream.h"
 
@@ -19,10 +20,13 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> default_stream();
   // All of its streams, the default one too.
   std::vector<std::shared_ptr<Stream>> streams_of() const;
-  // Waits for its streams or drops what they hold, and ends them.
-  void close(bool drain);
+  // Waits for its streams and ends them.
+  void close();
+  // Throws in a callback that one of its streams waits for.
+  void check_may_wait() const;
 
   const int device;
+  const int born = generation();
   void* handle = nullptr;
   std::mutex mutex;
   std::shared_ptr<Stream> default_stream_;

@@ -1,5 +1,7 @@
 #include "error.h"
 
+#include "thread_state.h"
+
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,10 +18,7 @@ struct Recent {
   int code = ACL_SUCCESS;
 };
 
-Recent& recent() {
-  thread_local Recent recent;
-  return recent;
-}
+Recent& recent() { return thread_state<Recent>(); }
 
 constexpr int kMaxWarnings = 64;
 
@@ -55,7 +54,17 @@ void warn_or_throw(const char* function, int strict_code, const std::string& mes
 
 }  // namespace groupnorm::host
 
-using groupnorm::host::recent;
+using namespace groupnorm::host;
+
+namespace {
+
+void check_level(int level) {
+  if (level != ACL_RT_THREAD_LEVEL) {
+    throw Fault{ACL_ERROR_INVALID_PARAM, text("level is ", level, "; accepted: ACL_RT_THREAD_LEVEL (0)")};
+  }
+}
+
+}  // namespace
 
 const char* aclGetRecentErrMsg(void) {
   auto& last = recent();
@@ -66,11 +75,11 @@ const char* aclGetRecentErrMsg(void) {
 }
 
 aclError aclrtPeekAtLastError(aclrtLastErrLevel level) {
-  if (level != ACL_RT_THREAD_LEVEL) return ACL_ERROR_INVALID_PARAM;
-  return recent().code;
+  const int checked = entry(__func__, [&] { check_level(level); });
+  return checked == ACL_SUCCESS ? recent().code : checked;
 }
 
 aclError aclrtGetLastError(aclrtLastErrLevel level) {
-  if (level != ACL_RT_THREAD_LEVEL) return ACL_ERROR_INVALID_PARAM;
-  return std::exchange(recent().code, ACL_SUCCESS);
+  const int checked = entry(__func__, [&] { check_level(level); });
+  return checked == ACL_SUCCESS ? std::exchange(recent().code, ACL_SUCCESS) : checked;
 }

@@ -20,6 +20,7 @@ struct Record {
   std::condition_variable changed;
   bool done = false;
   bool reached = false;
+  const int born = generation();
   Clock::time_point at;
 
   void finish(bool by_stream) {
@@ -35,9 +36,10 @@ struct Record {
 struct Event {
   explicit Event(uint32_t flags) : flags(flags) {}
 
+  // What was recorded in a parent is never reached here, so it counts as nothing.
   std::shared_ptr<Record> latest() {
     const std::lock_guard<std::mutex> lock(mutex);
-    return record;
+    return record && record->born == generation() ? record : nullptr;
   }
 
   const uint32_t flags;

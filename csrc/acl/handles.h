@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fork.h"
 #include "host.h"
 
 namespace groupnorm::host {
@@ -44,7 +45,7 @@ inline std::string hex(const void* value) { return text("0x", std::hex, reinterp
 template <class T>
 class Handles {
  public:
-  explicit Handles(Kind kind) : kind_(kind) {}
+  explicit Handles(Kind kind) : kind_(kind) { keep_over_forks(LockRank::kHandles, mutex_); }
 
   void* add(std::shared_ptr<T> object) {
     const std::lock_guard<std::mutex> lock(mutex_);

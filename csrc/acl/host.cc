@@ -1,6 +1,7 @@
 #include "host.h"
 
 #include "error.h"
+#include "fork.h"
 #include "memory.h"
 #include "stream.h"
 
@@ -22,7 +23,8 @@ void enqueue(aclrtStream stream, const std::vector<Extent>& extents, std::unique
 
 groupnorm::host::Host* groupnorm_host() {
   using namespace groupnorm::host;
-  static Host host{report,          warn,   [](const Extent& extent, int code) { check_extent(extent, code); }, enqueue,
-                   aclDataTypeSize, nullptr};
+  static Host host{
+      kHostVersion, report,          warn,      [](const Extent& extent, int code) { check_extent(extent, code); },
+      enqueue,      aclDataTypeSize, keep_lock, nullptr};
   return &host;
 }

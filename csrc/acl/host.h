@@ -5,6 +5,8 @@
 // and the sentence that aclGetRecentErrMsg gives.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -40,6 +42,8 @@ struct Extent {
   bool written;
 };
 
+inline constexpr int kHostVersion = 1;
+
 // One task of a stream. What never gets to run is destroyed, and has to release in its destructor whoever waits for it.
 class Work {
  public:
@@ -48,8 +52,12 @@ class Work {
   virtual void run(const std::atomic<bool>& cancelled) = 0;
 };
 
+// The order in which locks are taken, and kept over a fork (fork.h).
+enum class LockRank { kProcess, kDevices, kReports, kHandles, kMemory };
+
 // Beyond it the libraries call no exported function of each other, so that they cannot be given another library's.
 struct Host {
+  int version;  // of this table: libraries of two releases do not mix
   // Keeps a fault as the thread's recent error and returns its code.
   int (*report)(const char* function, const Fault& fault);
   // A warning on stderr.
@@ -59,6 +67,7 @@ struct Host {
   // Puts work on a stream of the thread's context and keeps its extents alive until it has run. Throws.
   void (*enqueue)(aclrtStream stream, const std::vector<Extent>& extents, std::unique_ptr<Work> work);
   size_t (*data_type_size)(aclDataType dtype);
+  void (*keep_lock)(LockRank rank, void* lock, void (*take)(void*), void (*release)(void*));
   // What libnnopbase offers to the operator libraries (nnopbase/meta.h); null until it is loaded.
   const void* meta;
 };
@@ -69,9 +78,10 @@ extern "C" __attribute__((visibility("default"))) groupnorm::host::Host* groupno
 
 namespace groupnorm::host {
 
-// The body of an exported function: returns 0, or reports what was thrown and returns its code.
+// The body of an exported function: returns 0, or reports what was thrown and returns its code. Only the unwinding of a
+// thread that is cancelled passes.
 template <class Body>
-int entry(const char* function, Body&& body) noexcept {
+int entry(const char* function, Body&& body) {
   try {
     try {
       body();
@@ -83,6 +93,8 @@ int entry(const char* function, Body&& body) noexcept {
     } catch (const std::exception& error) {
       return groupnorm_host()->report(function, {ACL_ERROR_INTERNAL_ERROR, error.what()});
     }
+  } catch (const abi::__forced_unwind&) {
+    throw;
   } catch (...) {  // not even the report found memory
     return ACL_ERROR_BAD_ALLOC;
   }
@@ -90,7 +102,7 @@ int entry(const char* function, Body&& body) noexcept {
 
 // The same for functions that return a handle: null for an error.
 template <class Body>
-auto entry_handle(const char* function, Body&& body) noexcept -> decltype(body()) {
+auto entry_handle(const char* function, Body&& body) -> decltype(body()) {
   decltype(body()) handle = nullptr;
   entry(function, [&] { handle = body(); });
   return handle;

@@ -1,11 +1,14 @@
 #include "init.h"
 
+#include <sys/stat.h>
+
 #include <cstdio>
 #include <cstring>
 #include <mutex>
 
 #include "error.h"
 #include "event.h"
+#include "fork.h"
 #include "memory.h"
 #include "stream.h"
 
@@ -16,6 +19,7 @@ namespace {
 constexpr int kMajor = 9;
 constexpr int kMinor = 1;
 constexpr int kPatch = 0;
+constexpr int64_t kMaxConfig = 1 << 20;
 constexpr int kPackages = ACL_PKG_NAME_DRIVER + 1;
 
 struct Process {
@@ -25,6 +29,12 @@ struct Process {
   bool warned = false;
   std::string config;
 
+  Process() {
+    // What is asked with the lock held is made before: to make it takes the lock that a fork holds.
+    describe_leaks();
+    event_count();
+    keep_over_forks(LockRank::kProcess, mutex);
+  }
   static Process& get() {
     static Process* const process = new Process;
     return *process;
@@ -33,26 +43,28 @@ struct Process {
 
 std::string read_config(const char* path) {
   if (!path) return {};
-  std::FILE* const file = std::fopen(path, "rb");
-  std::string content;
-  char part[4096];
-  size_t count;
-  while (file && (count = std::fread(part, 1, sizeof part, file)) > 0) content.append(part, count);
-  const bool failed = !file || std::ferror(file) != 0;  // a directory opens, but cannot be read
-  if (file) std::fclose(file);
-  if (failed) throw Fault{ACL_ERROR_INVALID_FILE, text("configPath is '", path, "', which cannot be read")};
+  struct stat info;
+  const bool regular = stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= kMaxConfig;
+  std::FILE* const file = regular ? std::fopen(path, "rb") : nullptr;
+  if (!file) {
+    throw Fault{ACL_ERROR_INVALID_FILE,
+                text("configPath is '", path, "'; accepted: a file that can be read, of up to ", kMaxConfig, " bytes")};
+  }
+  std::string content(static_cast<size_t>(info.st_size), '\0');
+  content.resize(std::fread(&content[0], 1, content.size(), file));
+  std::fclose(file);
   return content;
 }
 
 // Called with the lock held: what the program leaves behind.
 void finalise(Process& process) {
-  process.uses = 0;
-  process.finalised = true;
   std::string left = describe_leaks();
   if (const size_t events = event_count()) left += text(left.empty() ? "" : " and ", events, " event(s)");
   if (!left.empty()) {
     warn_or_throw("aclFinalize", ACL_ERROR_RELATIVE_RESOURCE_NOT_CLEARED, "not freed: " + left);
   }
+  process.uses = 0;
+  process.finalised = true;
 }
 
 void check_initialised(const Process& process) {
@@ -80,7 +92,7 @@ aclError aclInit(const char* configPath) {
     Process& process = Process::get();
     const std::lock_guard<std::mutex> lock(process.mutex);
     if (process.uses > 0) {
-      if (config != process.config) {
+      if (configPath && config != process.config) {
         throw Fault{ACL_ERROR_INVALID_PARAM,
                     "ACL was initialised already, with another configuration; accepted: the same, or null"};
       }
@@ -109,12 +121,12 @@ aclError aclFinalizeReference(uint64_t* refCount) {
     const std::lock_guard<std::mutex> lock(process.mutex);
     check_initialised(process);
     const uint64_t left = process.uses - 1;
-    if (refCount) *refCount = left;
     if (left > 0) {
       process.uses = left;
     } else {
       finalise(process);
     }
+    if (refCount) *refCount = left;
   });
 }
 

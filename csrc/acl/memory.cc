@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <shared_mutex>
 
 #include "context.h"
 #include "error.h"
@@ -21,8 +20,8 @@ constexpr size_t kReserve = size_t{64} << 30;  // sanitizers keep most addresses
 constexpr size_t kReserve = size_t{1} << 40;
 #endif
 constexpr size_t kSmallestReserve = size_t{1} << 28;
+constexpr size_t kHoleSize = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHostAlignment = 64;
 
 size_t page_size() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 size_t physical_memory() { return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page_size(); }
@@ -36,42 +35,47 @@ class Arena {
   }
 
   std::shared_ptr<Allocation> allocate(size_t size, int device) {
-    const std::lock_guard<std::shared_mutex> lock(mutex_);
-    if (size > total() - std::min(total(), allocated_)) {
-      throw Fault{ACL_ERROR_RT_MEMORY_ALLOCATION,
-                  text("size is ", size, "; accepted: up to ", total() - std::min(total(), allocated_),
-                       " bytes, what is free of the device's ", total())};
-    }
     const size_t mapped = round_up(size, page_size());
-    char* const base = place(mapped, mapped < kHugePage ? page_size() : kHugePage);
-    if (!base || mprotect(base, mapped, PROT_READ | PROT_WRITE) != 0) {
+    char* const base = take(size, mapped);
+    if (mprotect(base, mapped, PROT_READ | PROT_WRITE) != 0) {
+      give_back(base, mapped);
       throw Fault{ACL_ERROR_RT_MEMORY_ALLOCATION, text("size is ", size, "; the host could not map as much")};
     }
     if (mapped >= kHugePage) madvise(base, mapped, MADV_HUGEPAGE);
-    auto allocation = std::make_shared<Allocation>(base, size, mapped, device);
-    taken_.emplace(base, mapped);
+    std::shared_ptr<Allocation> allocation;  // destroyed, if it comes to that, without the lock
+    try {
+      allocation = std::make_shared<Allocation>(base, size, mapped, device);
+    } catch (...) {
+      give_back(base, mapped);
+      throw;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
     live_.emplace(base, allocation);
     allocated_ += size;
-    next_ = base + mapped;
     return allocation;
   }
 
   // Ends the life of an allocation; its pages go when nothing queued holds them any more.
   void forget(const std::shared_ptr<Allocation>& allocation) {
-    const std::lock_guard<std::shared_mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (live_.erase(allocation->base) != 0) allocated_ -= allocation->size;
   }
 
+  // Small blocks stay mapped, without pages: a hole for each would use up the maps that a process may have.
   void give_back(char* base, size_t mapped) {
-    const std::lock_guard<std::shared_mutex> lock(mutex_);
-    mmap(base, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (mapped < kHoleSize) {
+      madvise(base, mapped, MADV_DONTNEED);
+    } else {
+      mmap(base, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    }
     taken_.erase(base);
   }
 
   Place place_of(const void* pointer) const {
     char* const at = static_cast<char*>(const_cast<void*>(pointer));
     if (at < begin_ || at >= end_) return {Where::kElsewhere, nullptr};
-    const std::shared_lock<std::shared_mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     auto next = live_.upper_bound(at);
     if (next == live_.begin()) return {Where::kFreed, nullptr};
     const std::shared_ptr<Allocation>& below = std::prev(next)->second;
@@ -80,14 +84,14 @@ class Arena {
   }
 
   std::vector<std::shared_ptr<Allocation>> live() const {
-    const std::shared_lock<std::shared_mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::shared_ptr<Allocation>> all;
     for (const auto& entry : live_) all.push_back(entry.second);
     return all;
   }
 
   size_t allocated() const {
-    const std::shared_lock<std::shared_mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return allocated_;
   }
 
@@ -98,6 +102,7 @@ class Arena {
 
  private:
   Arena() {
+    keep_over_forks(LockRank::kMemory, mutex_);
     for (size_t reserve = kReserve; reserve >= kSmallestReserve; reserve /= 2) {
       void* const range = mmap(nullptr, reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (range == MAP_FAILED) continue;
@@ -115,6 +120,23 @@ class Arena {
     return at <= end && mapped <= static_cast<size_t>(end - at);
   }
 
+  // Addresses for an allocation.
+  char* take(size_t size, size_t mapped) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const size_t free = total() - std::min(total(), allocated_);
+    if (size > free) {
+      throw Fault{ACL_ERROR_RT_MEMORY_ALLOCATION,
+                  text("size is ", size, "; accepted: up to ", free, " bytes, what is free of the device's ", total())};
+    }
+    char* const base = place(mapped, mapped < kHugePage ? page_size() : kHugePage);
+    if (!base) {
+      throw Fault{ACL_ERROR_RT_MEMORY_ALLOCATION, text("size is ", size, "; the host has no addresses for it")};
+    }
+    taken_.emplace(base, mapped);
+    next_ = base + mapped;
+    return base;
+  }
+
   // Behind the last allocation; when the range is used up, the first gap.
   char* place(size_t mapped, size_t alignment) const {
     char* at = aligned(next_, alignment);
@@ -127,35 +149,13 @@ class Arena {
     return fits(at, mapped, end_) ? at : nullptr;
   }
 
-  mutable std::shared_mutex mutex_;
+  mutable std::mutex mutex_;  // a shared one knows its writer by a number that a fork changes
   char* begin_ = nullptr;
   char* end_ = nullptr;
   char* next_ = nullptr;
   size_t allocated_ = 0;
   std::map<char*, size_t> taken_;  // pages in use, also those that are freed but held
   std::map<char*, std::shared_ptr<Allocation>> live_;
-};
-
-// Host memory from aclrtMallocHost.
-struct HostBlocks {
-  std::mutex mutex;
-  std::map<const char*, size_t> sizes;
-
-  static HostBlocks& get() {
-    static HostBlocks* const blocks = new HostBlocks;
-    return *blocks;
-  }
-  // Bytes from `pointer` to the end of its block; false when it is in none.
-  bool room(const void* pointer, size_t* bytes) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const char* at = static_cast<const char*>(pointer);
-    auto next = sizes.upper_bound(at);
-    if (next == sizes.begin()) return false;
-    const auto& [base, size] = *std::prev(next);
-    if (at >= base + size) return false;
-    *bytes = static_cast<size_t>(base + size - at);
-    return true;
-  }
 };
 
 void* allocate_device(void** devPtr, size_t size, int policy) {
@@ -220,17 +220,13 @@ std::string describe_leaks() {
     leaks = text(live.size(), " allocation(s) of device memory, ", bytes, " bytes, the first ", live[0]->size,
                  " bytes at ", hex(live[0]->base));
   }
-  HostBlocks& blocks = HostBlocks::get();
-  const std::lock_guard<std::mutex> lock(blocks.mutex);
-  if (!blocks.sizes.empty()) {
-    leaks += text(leaks.empty() ? "" : " and ", blocks.sizes.size(), " of host memory from aclrtMallocHost");
+  if (const size_t blocks = host_blocks()) {
+    leaks += text(leaks.empty() ? "" : " and ", blocks, " of host memory from aclrtMallocHost");
   }
   return leaks;
 }
 
 size_t device_memory() { return Arena::total(); }
-
-bool host_room(const void* pointer, size_t* bytes) { return HostBlocks::get().room(pointer, bytes); }
 
 }  // namespace groupnorm::host
 
@@ -290,41 +286,6 @@ aclError aclrtFree(void* devPtr) {
                          " bytes, is freed while queued work still uses it: synchronise the stream first"));
     }
     Arena::get().forget(place.allocation);
-  });
-}
-
-aclError aclrtMallocHost(void** hostPtr, size_t size) {
-  return entry(__func__, [&] {
-    require(hostPtr, "hostPtr");
-    if (size == 0) throw Fault{ACL_ERROR_INVALID_PARAM, "size is 0; accepted: 1 or more"};
-    current_context();
-    void* block = nullptr;
-    if (size > SIZE_MAX - kHostAlignment) {
-      throw Fault{ACL_ERROR_RT_MEMORY_ALLOCATION, text("size is ", size, ", more than the host has")};
-    }
-    if (posix_memalign(&block, kHostAlignment, round_up(size, kHostAlignment)) != 0) {
-      throw Fault{ACL_ERROR_RT_MEMORY_ALLOCATION, text("size is ", size, ", more than the host has")};
-    }
-    HostBlocks& blocks = HostBlocks::get();
-    const std::lock_guard<std::mutex> lock(blocks.mutex);
-    blocks.sizes.emplace(static_cast<char*>(block), size);
-    *hostPtr = block;
-  });
-}
-
-aclError aclrtFreeHost(void* hostPtr) {
-  return entry(__func__, [&] {
-    require(hostPtr, "hostPtr");
-    HostBlocks& blocks = HostBlocks::get();
-    {
-      const std::lock_guard<std::mutex> lock(blocks.mutex);
-      if (blocks.sizes.erase(static_cast<char*>(hostPtr)) == 0) {
-        throw Fault{ACL_ERROR_RT_PARAM_INVALID,
-                    text("hostPtr is ", hex(hostPtr), ", which is not from aclrtMallocHost or was freed already",
-                         place_of(hostPtr).where == Where::kElsewhere ? "" : " (aclrtFree frees device memory)")};
-      }
-    }
-    std::free(hostPtr);
   });
 }
 

@@ -53,6 +53,9 @@ std::shared_ptr<Allocation> check_extent(const Extent& extent, int code);
 // Bytes from `pointer` to the end of its block from aclrtMallocHost; false when it is in none.
 bool host_room(const void* pointer, size_t* bytes);
 
+// How many blocks from aclrtMallocHost there are.
+size_t host_blocks();
+
 // Whether the host has memory there, to read or also to write. Slow: for pointers that nothing vouches for.
 bool host_has(const void* pointer, size_t bytes, bool written);
 

@@ -1,6 +1,9 @@
 #include "stream.h"
 
-#include <unistd.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <system_error>
 
 #include "callback.h"
 #include "context.h"
@@ -33,6 +36,7 @@ void destroy(aclrtStream stream, bool drain) {
   if (const auto context = found->context.lock(); context && context->default_stream_ == found) {
     throw Fault{ACL_ERROR_RT_PARAM_INVALID, "stream is the default stream of its context, which goes with it"};
   }
+  found->check_may_wait();
   if (streams().take(stream)) found->close(drain);
 }
 
@@ -47,27 +51,53 @@ Deadline::Deadline(int32_t timeout_ms) : limited_(timeout_ms != -1) {
 }
 
 Stream::Stream(const std::shared_ptr<Context>& context, uint32_t priority, uint32_t flags)
-    : context(context), priority(priority), flags(flags), process_(getpid()) {}
+    : context(context), priority(priority), flags(flags) {}
 
 Stream::~Stream() { close(false); }
 
-void Stream::push(std::unique_ptr<Work> work, std::vector<Pin> pins) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (closing_) throw Fault{ACL_ERROR_RT_STREAM_CONTEXT, "stream is being destroyed"};
-  if (process_ != getpid()) {
+void Stream::check_process() const {
+  if (born_ != generation()) {
     throw Fault{ACL_ERROR_RT_STREAM_CONTEXT, "stream was made before the process was forked; accepted: one made here"};
   }
+}
+
+void Stream::check_may_wait() const {
+  if (waiting_for_callback() == this) {
+    throw Fault{ACL_ERROR_RT_STREAM_CONTEXT,
+                "called by a callback that the stream waits for, which would wait for itself"};
+  }
+}
+
+void Stream::start_worker() {
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    worker_ = std::thread(&Stream::loop, this);
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Fault{ACL_ERROR_RT_NO_STREAM_RESOURCE,
+                text("the host could not start a thread for the stream: ", error.what())};
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Stream::push(std::unique_ptr<Work> work, std::vector<Pin> pins) {
+  check_process();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (closing_) throw Fault{ACL_ERROR_RT_STREAM_CONTEXT, "stream is being destroyed"};
+  if (!worker_.joinable()) start_worker();
   tasks_.push_back({std::move(work), std::move(pins)});
   ++pushed_;
-  if (!worker_.joinable()) worker_ = std::thread(&Stream::loop, this);
   queued_.notify_one();
 }
 
 bool Stream::synchronize(const Deadline& deadline) {
+  check_process();
+  check_may_wait();
   std::unique_lock<std::mutex> lock(mutex_);
-  if (process_ != getpid()) {
-    throw Fault{ACL_ERROR_RT_STREAM_CONTEXT, "stream was made before the process was forked; accepted: one made here"};
-  }
   const uint64_t target = pushed_;
   // Whoever waits without a limit may as well do the work: that saves waking the worker and being woken by it.
   while (!deadline.limited() && done_ < target) {
@@ -84,32 +114,41 @@ bool Stream::synchronize(const Deadline& deadline) {
 }
 
 bool Stream::idle() {
+  check_process();
   const std::lock_guard<std::mutex> lock(mutex_);
   return done_ == pushed_;
 }
 
 void Stream::abort() {
-  std::deque<Task> dropped;
+  check_process();
+  check_may_wait();
+  drop_and_wait();
+}
+
+void Stream::drop_and_wait() {
+  std::list<Task> dropped;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     dropped.swap(tasks_);
-    cancelled_ = true;
+    if (running_) cancelled_ = true;
   }
+  drop_callbacks(*this);
   const size_t count = dropped.size();
   dropped.clear();  // outside the lock: it may wake others
   std::unique_lock<std::mutex> lock(mutex_);
   done_ += count;
   finished_.notify_all();
-  finished_.wait(lock, [&] { return done_ == pushed_ || !tasks_.empty(); });
-  cancelled_ = false;
+  if (!running_) return;
+  const uint64_t task = started_;
+  finished_.wait(lock, [&] { return !running_ || started_ != task; });
 }
 
 void Stream::close(bool drain) {
-  if (process_ != getpid()) {  // the worker stayed behind in the parent
+  if (born_ != generation()) {  // the worker stayed behind in the parent
     if (worker_.joinable()) worker_.detach();
     return;
   }
-  if (!drain) abort();
+  if (!drain) drop_and_wait();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
@@ -138,6 +177,8 @@ void Stream::run_next(std::unique_lock<std::mutex>& lock) {
   Task task = std::move(tasks_.front());
   tasks_.pop_front();
   running_ = true;
+  cancelled_ = false;
+  ++started_;
   const bool skip = stop_on_failure && fault_.code != ACL_SUCCESS;
   lock.unlock();
   Fault fault;

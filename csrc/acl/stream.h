@@ -1,11 +1,9 @@
 // A stream: a queue of work and the thread that takes it in order.
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <mutex>
 #include <thread>
 
@@ -45,8 +43,10 @@ class Stream {
   bool idle();
   // Drops what has not begun and interrupts what waits.
   void abort();
-  // Ends the worker, after what is queued or without it.
+  // Ends the worker, after what is queued or without it. Throws nothing.
   void close(bool drain);
+  // Throws in a callback that this stream waits for: waiting for the stream would never end.
+  void check_may_wait() const;
 
   const std::weak_ptr<Context> context;
   const uint32_t priority;
@@ -61,21 +61,25 @@ class Stream {
     std::unique_ptr<Work> work;
     std::vector<Pin> pins;
   };
+  void check_process() const;
+  void start_worker();
   void loop();
+  void drop_and_wait();
   // Runs the first task, without the lock.
   void run_next(std::unique_lock<std::mutex>& lock);
 
-  const pid_t process_;
+  const int born_ = generation();
   std::mutex mutex_;
   std::condition_variable queued_;
   std::condition_variable finished_;
-  std::deque<Task> tasks_;
+  std::list<Task> tasks_;  // not a deque: an empty one holds no memory
   uint64_t pushed_ = 0;
   uint64_t done_ = 0;
   bool running_ = false;  // a task, by the worker or by a thread that synchronises
   bool closing_ = false;
   Fault fault_;  // the first since the last synchronise
-  std::atomic<bool> cancelled_{false};
+  uint64_t started_ = 0;
+  std::atomic<bool> cancelled_{false};  // the task that runs
   std::thread worker_;
 };
 

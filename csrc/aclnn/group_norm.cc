@@ -38,5 +38,5 @@ aclnnStatus aclnnGroupNormGetWorkspaceSize(const aclTensor* self, const aclTenso
 }
 
 aclnnStatus aclnnGroupNorm(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
-  return meta().launch(__func__, workspace, workspaceSize, executor, stream);
+  return phase2(__func__, workspace, workspaceSize, executor, stream);
 }

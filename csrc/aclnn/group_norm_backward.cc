@@ -61,8 +61,10 @@ aclnnStatus aclnnGroupNormBackwardGetWorkspaceSize(const aclTensor* gradOut, con
     }
     int64_t total;
     int64_t groups;
-    if (__builtin_mul_overflow(N, C, &total) || __builtin_mul_overflow(total, HxW, &total) ||
-        __builtin_mul_overflow(N, group, &groups)) {
+    if (__builtin_mul_overflow(N, group, &groups)) {
+      throw Fault{kParamInvalid, text("group is ", group, "; accepted: as many groups of N = ", N, " as memory holds")};
+    }
+    if (__builtin_mul_overflow(N, C, &total) || __builtin_mul_overflow(total, HxW, &total)) {
       throw Fault{kParamInvalid, text("N, C and HxW are ", N, ", ", C, " and ", HxW, "; accepted: what memory holds")};
     }
     check_elements(dy, total, "N * C * HxW");
@@ -97,5 +99,5 @@ aclnnStatus aclnnGroupNormBackwardGetWorkspaceSize(const aclTensor* gradOut, con
 
 aclnnStatus aclnnGroupNormBackward(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                    aclrtStream stream) {
-  return meta().launch(__func__, workspace, workspaceSize, executor, stream);
+  return phase2(__func__, workspace, workspaceSize, executor, stream);
 }

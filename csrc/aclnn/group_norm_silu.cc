@@ -47,7 +47,7 @@ aclnnStatus aclnnGroupNormSiluGetWorkspaceSize(const aclTensor* self, const aclT
 }
 
 aclnnStatus aclnnGroupNormSilu(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
-  return meta().launch(__func__, workspace, workspaceSize, executor, stream);
+  return phase2(__func__, workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnGroupNormSiluV2GetWorkspaceSize(const aclTensor* self, const aclTensor* gamma, const aclTensor* beta,
@@ -60,5 +60,5 @@ aclnnStatus aclnnGroupNormSiluV2GetWorkspaceSize(const aclTensor* self, const ac
 }
 
 aclnnStatus aclnnGroupNormSiluV2(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
-  return meta().launch(__func__, workspace, workspaceSize, executor, stream);
+  return phase2(__func__, workspace, workspaceSize, executor, stream);
 }

@@ -53,7 +53,7 @@ aclnnStatus aclnnGroupNormSwishGetWorkspaceSize(const aclTensor* x, const aclTen
 }
 
 aclnnStatus aclnnGroupNormSwish(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, aclrtStream stream) {
-  return meta().launch(__func__, workspace, workspaceSize, executor, stream);
+  return phase2(__func__, workspace, workspaceSize, executor, stream);
 }
 
 aclnnStatus aclnnGroupNormSwishGradGetWorkspaceSize(const aclTensor* dy, const aclTensor* mean, const aclTensor* rstd,
@@ -115,5 +115,5 @@ aclnnStatus aclnnGroupNormSwishGradGetWorkspaceSize(const aclTensor* dy, const a
 
 aclnnStatus aclnnGroupNormSwishGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                     aclrtStream stream) {
-  return meta().launch(__func__, workspace, workspaceSize, executor, stream);
+  return phase2(__func__, workspace, workspaceSize, executor, stream);
 }

@@ -49,5 +49,5 @@ aclnnStatus aclnnGroupNormalizationGradGetWorkspaceSize(const aclTensor* x, cons
 
 aclnnStatus aclnnGroupNormalizationGrad(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                                         aclrtStream stream) {
-  return meta().launch(__func__, workspace, workspaceSize, executor, stream);
+  return phase2(__func__, workspace, workspaceSize, executor, stream);
 }

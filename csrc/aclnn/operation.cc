@@ -23,18 +23,31 @@ struct View {
   std::vector<int64_t> strides;
 };
 
+template <class Item>
+void copy_row(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_stride, from + i * from_stride, sizeof(Item));  // of a size the compiler knows: one move
+  }
+}
+
 void copy_view(char* to, const View& target, const char* from, const View& source, size_t axis, int64_t item) {
-  if (axis == target.dims.size()) {
+  if (axis == target.dims.size()) {  // a view without dimensions is one element
     std::memcpy(to, from, static_cast<size_t>(item));
     return;
   }
   const int64_t count = target.dims[axis];
-  if (axis + 1 == target.dims.size() && count > 1 && target.strides[axis] == item && source.strides[axis] == item) {
+  const int64_t to_stride = target.strides[axis];
+  const int64_t from_stride = source.strides[axis];
+  if (axis + 1 < target.dims.size()) {
+    for (int64_t i = 0; i < count; ++i) {
+      copy_view(to + i * to_stride, target, from + i * from_stride, source, axis + 1, item);
+    }
+  } else if (count > 1 && to_stride == item && from_stride == item) {
     std::memcpy(to, from, static_cast<size_t>(count * item));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    copy_view(to + i * target.strides[axis], target, from + i * source.strides[axis], source, axis + 1, item);
+  } else if (item == 2) {
+    copy_row<uint16_t>(to, to_stride, from, from_stride, count);
+  } else {
+    copy_row<uint32_t>(to, to_stride, from, from_stride, count);
   }
 }
 
@@ -122,7 +135,7 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
   GroupNormOperation(const char* function, const Problem& given_problem, const std::vector<Given>& given)
       : problem_(given_problem), threads_(default_threads()) {
     if (threads_ == 0) {
-      throw Fault{ACL_ERROR_INVALID_PARAM, text("GROUPNORM_NUM_THREADS is not a number from 1 to ", kMaxThreads)};
+      throw Fault{kInner, text("GROUPNORM_NUM_THREADS is not a number from 1 to ", kMaxThreads)};
     }
     name = function;
     positions_.fill(-1);

@@ -33,4 +33,13 @@ aclnnStatus phase1(const char* function, uint64_t* workspace_bytes, aclOpExecuto
   });
 }
 
+// Phase 2 is the same for all.
+inline aclnnStatus phase2(const char* function, void* workspace, uint64_t workspace_bytes, aclOpExecutor* executor,
+                          aclrtStream stream) {
+  aclnnStatus status = OK;
+  const aclnnStatus missing =
+      entry(function, [&] { status = meta().launch(function, workspace, workspace_bytes, executor, stream); });
+  return missing == OK ? status : missing;
+}
+
 }  // namespace groupnorm::host

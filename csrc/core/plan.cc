@@ -72,7 +72,7 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   if (!plan.split) plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, plan.slots * plan.spans));
 
   const int64_t tensor = elements * element_size(problem.dtype);
-  plan.stream = (input_count(problem) + 1) * tensor > cache_sizes().last / 2;
+  plan.stream = tensor > cache_sizes().last / 2 / (input_count(problem) + 1);
 
   const int64_t accumulator = problem.dtype == DType::kFloat64 ? 8 : 4;
   const int64_t padded = round_up(problem.channels, kLanes) + kLanes;

@@ -25,35 +25,35 @@ Handles<List<aclTensor>>& tensor_lists() { return handles_of<List<aclTensor>>(Ki
 Handles<List<aclScalar>>& scalar_lists() { return handles_of<List<aclScalar>>(Kind::kScalarList); }
 
 template <class Handle, class Value, class T>
-Handle* create_array(const char* function, const Value* value, uint64_t size, Handles<std::vector<T>>& table) {
+Handle* create_array(const char* function, const Value* value, uint64_t size, Handles<std::vector<T>>& (*table)()) {
   return entry_handle(function, [&] {
     if (size > 0) require(value, "value", kParamNullptr);
     auto values =
         size == 0 ? std::make_shared<std::vector<T>>() : std::make_shared<std::vector<T>>(value, value + size);
-    return static_cast<Handle*>(table.add(std::move(values)));
+    return static_cast<Handle*>(table().add(std::move(values)));
   });
 }
 
 template <class T>
-aclnnStatus destroy(const char* function, const char* name, const void* handle, Handles<T>& table) {
+aclnnStatus destroy(const char* function, const char* name, const void* handle, Handles<T>& (*table)()) {
   return entry(function, [&] {
-    if (handle && !table.take(handle)) throw Fault{kParamInvalid, table.refusal(name, handle)};
+    if (handle && !table().take(handle)) throw Fault{kParamInvalid, table().refusal(name, handle)};
   });
 }
 
 template <class T, class Size>
-aclnnStatus get_size(const char* function, const char* name, const void* handle, uint64_t* size, Handles<T>& table,
+aclnnStatus get_size(const char* function, const char* name, const void* handle, uint64_t* size, Handles<T>& (*table)(),
                      Size&& size_of) {
   return entry(function, [&] {
     require(handle, name, kParamNullptr);
     require(size, "size", kParamNullptr);
-    *size = size_of(*find_or_throw(table, name, handle, kParamInvalid));
+    *size = size_of(*find_or_throw(table(), name, handle, kParamInvalid));
   });
 }
 
 template <class Handle, class Element, class Known>
-Handle* create_list(const char* function, const Element* const* value, uint64_t size, Handles<List<Element>>& table,
-                    Known&& check) {
+Handle* create_list(const char* function, const Element* const* value, uint64_t size,
+                    Handles<List<Element>>& (*table)(), Known&& check) {
   return entry_handle(function, [&] {
     if (size > 0) require(value, "value", kParamNullptr);
     auto list = std::make_shared<List<Element>>();
@@ -61,7 +61,7 @@ Handle* create_list(const char* function, const Element* const* value, uint64_t 
       check(text("value[", i, "]"), value[i]);
       list->elements.push_back(value[i]);
     }
-    return static_cast<Handle*>(table.add(std::move(list)));
+    return static_cast<Handle*>(table().add(std::move(list)));
   });
 }
 
@@ -96,20 +96,20 @@ aclScalar* aclCreateScalar(void* value, aclDataType dataType) {
 }
 
 aclIntArray* aclCreateIntArray(const int64_t* value, uint64_t size) {
-  return create_array<aclIntArray>(__func__, value, size, int_arrays());
+  return create_array<aclIntArray>(__func__, value, size, int_arrays);
 }
 
 aclFloatArray* aclCreateFloatArray(const float* value, uint64_t size) {
-  return create_array<aclFloatArray>(__func__, value, size, float_arrays());
+  return create_array<aclFloatArray>(__func__, value, size, float_arrays);
 }
 
 aclBoolArray* aclCreateBoolArray(const bool* value, uint64_t size) {
   // Bytes of any value, as other languages may have them: what is not 0 is true.
-  return create_array<aclBoolArray>(__func__, reinterpret_cast<const unsigned char*>(value), size, bool_arrays());
+  return create_array<aclBoolArray>(__func__, reinterpret_cast<const unsigned char*>(value), size, bool_arrays);
 }
 
 aclTensorList* aclCreateTensorList(const aclTensor* const* value, uint64_t size) {
-  return create_list<aclTensorList>(__func__, value, size, tensor_lists(),
+  return create_list<aclTensorList>(__func__, value, size, tensor_lists,
                                     [](const std::string& name, const aclTensor* element) {
                                       require(element, name.c_str(), kParamNullptr);
                                       tensor_of(name.c_str(), element);
@@ -117,19 +117,17 @@ aclTensorList* aclCreateTensorList(const aclTensor* const* value, uint64_t size)
 }
 
 aclScalarList* aclCreateScalarList(const aclScalar* const* value, uint64_t size) {
-  return create_list<aclScalarList>(__func__, value, size, scalar_lists(),
+  return create_list<aclScalarList>(__func__, value, size, scalar_lists,
                                     [](const std::string& name, const aclScalar* element) {
                                       require(element, name.c_str(), kParamNullptr);
                                       find_or_throw(scalars(), name.c_str(), element, kParamInvalid);
                                     });
 }
 
-aclnnStatus aclDestroyScalar(const aclScalar* scalar) { return destroy(__func__, "scalar", scalar, scalars()); }
-aclnnStatus aclDestroyIntArray(const aclIntArray* array) { return destroy(__func__, "array", array, int_arrays()); }
-aclnnStatus aclDestroyFloatArray(const aclFloatArray* array) {
-  return destroy(__func__, "array", array, float_arrays());
-}
-aclnnStatus aclDestroyBoolArray(const aclBoolArray* array) { return destroy(__func__, "array", array, bool_arrays()); }
+aclnnStatus aclDestroyScalar(const aclScalar* scalar) { return destroy(__func__, "scalar", scalar, scalars); }
+aclnnStatus aclDestroyIntArray(const aclIntArray* array) { return destroy(__func__, "array", array, int_arrays); }
+aclnnStatus aclDestroyFloatArray(const aclFloatArray* array) { return destroy(__func__, "array", array, float_arrays); }
+aclnnStatus aclDestroyBoolArray(const aclBoolArray* array) { return destroy(__func__, "array", array, bool_arrays); }
 
 aclnnStatus aclDestroyTensorList(const aclTensorList* array) {
   return entry(__func__, [&] {
@@ -150,23 +148,23 @@ aclnnStatus aclDestroyScalarList(const aclScalarList* array) {
 }
 
 aclnnStatus aclGetIntArraySize(const aclIntArray* array, uint64_t* size) {
-  return get_size(__func__, "array", array, size, int_arrays(), [](const auto& values) { return values.size(); });
+  return get_size(__func__, "array", array, size, int_arrays, [](const auto& values) { return values.size(); });
 }
 
 aclnnStatus aclGetFloatArraySize(const aclFloatArray* array, uint64_t* size) {
-  return get_size(__func__, "array", array, size, float_arrays(), [](const auto& values) { return values.size(); });
+  return get_size(__func__, "array", array, size, float_arrays, [](const auto& values) { return values.size(); });
 }
 
 aclnnStatus aclGetBoolArraySize(const aclBoolArray* array, uint64_t* size) {
-  return get_size(__func__, "array", array, size, bool_arrays(), [](const auto& values) { return values.size(); });
+  return get_size(__func__, "array", array, size, bool_arrays, [](const auto& values) { return values.size(); });
 }
 
 aclnnStatus aclGetTensorListSize(const aclTensorList* tensorList, uint64_t* size) {
-  return get_size(__func__, "tensorList", tensorList, size, tensor_lists(),
+  return get_size(__func__, "tensorList", tensorList, size, tensor_lists,
                   [](const auto& list) { return list.elements.size(); });
 }
 
 aclnnStatus aclGetScalarListSize(const aclScalarList* scalarList, uint64_t* size) {
-  return get_size(__func__, "scalarList", scalarList, size, scalar_lists(),
+  return get_size(__func__, "scalarList", scalarList, size, scalar_lists,
                   [](const auto& list) { return list.elements.size(); });
 }

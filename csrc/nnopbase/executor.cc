@@ -1,5 +1,6 @@
 // Executors: an operation on its way from phase 1 to phase 2. One serves once, unless it was made repeatable; its
 // handle is gone then, and is never given out again.
+#include <cstdlib>
 #include <mutex>
 
 #include "aclnn/aclnn_base.h"
@@ -15,6 +16,7 @@ struct Executor {
   std::mutex mutex;
   std::vector<void*> addresses;  // of the operands' data
   bool repeatable = false;
+  bool launching = false;
 };
 
 Handles<Executor>& executors() { return handles_of<Executor>(Kind::kExecutor); }
@@ -35,6 +37,36 @@ bool overlap(const Extent& a, const Extent& b) {
   const char* a_begin = static_cast<const char*>(a.data);
   const char* b_begin = static_cast<const char*>(b.data);
   return a.bytes > 0 && b.bytes > 0 && a_begin < b_begin + b.bytes && b_begin < a_begin + a.bytes;
+}
+
+// What one step along `axis` covers: bytes from the first to past the last that the other axes reach.
+uint64_t block_of(const Tensor& tensor, size_t axis, uint64_t item) {
+  uint64_t bytes = item;
+  for (size_t i = 0; i < tensor.view.size(); ++i) {
+    if (i != axis) bytes += static_cast<uint64_t>((tensor.view[i] - 1) * std::abs(tensor.strides[i])) * item;
+  }
+  return bytes;
+}
+
+// Whether two views take turns, as the halves of a buffer that was concatenated along its channels do: both step by the
+// same stride, and within one step their blocks do not meet. Both are in live memory, so no product overflows.
+bool take_turns(const Tensor& a, const Extent& a_at, const Tensor& b, const Extent& b_at, uint64_t item) {
+  for (size_t i = 0; i < a.view.size(); ++i) {
+    for (size_t j = 0; j < b.view.size(); ++j) {
+      if (a.view[i] <= 1 || b.view[j] <= 1 || a.strides[i] <= 0 || a.strides[i] != b.strides[j]) continue;
+      const uint64_t step = static_cast<uint64_t>(a.strides[i]) * item;
+      const uint64_t a_block = block_of(a, i, item);
+      const uint64_t b_block = block_of(b, j, item);
+      if (a_block > step || b_block > step) continue;
+      // Going round the circle of one step: from a's block to b's, and from b's to a's.
+      const uintptr_t a_begin = reinterpret_cast<uintptr_t>(a_at.data);
+      const uintptr_t b_begin = reinterpret_cast<uintptr_t>(b_at.data);
+      const uint64_t forward =
+          b_begin >= a_begin ? (b_begin - a_begin) % step : (step - (a_begin - b_begin) % step) % step;
+      if (forward >= a_block && (step - forward) % step >= b_block) return true;
+    }
+  }
+  return false;
 }
 
 // An output may stand in for an input element by element; any other common memory would be read after it is written.
@@ -65,6 +97,10 @@ void check_memory(const Operation& operation, const std::vector<Extent>& extents
     }
     for (size_t j = 0; j < i; ++j) {
       if (!extents[i].written || !overlap(extents[i], extents[j]) || in_place(operation, j, i, extents)) continue;
+      const Tensor& a = *operation.operands[i].tensor;
+      const Tensor& b = *operation.operands[j].tensor;
+      const size_t item = groupnorm_host()->data_type_size(a.dtype);
+      if (a.dtype == b.dtype && take_turns(a, extents[i], b, extents[j], item)) continue;
       throw Fault{kParamInvalid,
                   text(extents[i].name, ", ", range(extents[i]), ", shares memory with ", extents[j].name, ", ",
                        range(extents[j]), "; accepted: memory of its own, or an input's as a whole")};
@@ -79,6 +115,31 @@ aclOpExecutor* make_executor(std::shared_ptr<const Operation> operation) {
   executor->operation = std::move(operation);
   return static_cast<aclOpExecutor*>(executors().add(std::move(executor)));
 }
+
+// One launch of an executor. Of two threads with one executor one gets it; when its launch fails it can be had again.
+class Turn {
+ public:
+  Turn(Executor& executor, aclOpExecutor* handle) : executor_(executor) {
+    const std::lock_guard<std::mutex> lock(executor.mutex);
+    repeatable_ = executor.repeatable;
+    if (!repeatable_ && (executor.launching || !executors().find(handle))) {
+      throw Fault{kParamInvalid,
+                  text("executor is ", hex(handle), ", an aclOpExecutor that was already used or destroyed")};
+    }
+    executor.launching = true;
+  }
+  ~Turn() {
+    const std::lock_guard<std::mutex> lock(executor_.mutex);
+    executor_.launching = false;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  bool repeatable() const { return repeatable_; }
+
+ private:
+  Executor& executor_;
+  bool repeatable_;
+};
 
 aclnnStatus launch(const char* function, void* workspace, uint64_t workspace_bytes, aclOpExecutor* handle,
                    aclrtStream stream) {
@@ -101,11 +162,9 @@ aclnnStatus launch(const char* function, void* workspace, uint64_t workspace_byt
       groupnorm_host()->check_extent({"workspace", workspace, workspace_bytes, true}, kParamInvalid);
     }
     std::vector<void*> addresses;
-    bool repeatable;
     {
       const std::lock_guard<std::mutex> lock(executor->mutex);
       addresses = executor->addresses;
-      repeatable = executor->repeatable;
     }
     std::vector<Extent> extents = operation.extents(addresses);
     for (const Extent& extent : extents) {
@@ -118,13 +177,13 @@ aclnnStatus launch(const char* function, void* workspace, uint64_t workspace_byt
     }
     if (scratch.bytes > 0) used.push_back(scratch);
     std::unique_ptr<Work> work = operation.work(addresses, workspace);
-    // Of two threads with one executor, one gets it.
-    if (!repeatable && !executors().take(handle)) throw Fault{kParamInvalid, executors().refusal("executor", handle)};
+    const Turn turn(*executor, handle);
     try {
       groupnorm_host()->enqueue(stream, used, std::move(work));
     } catch (const Fault& fault) {
       throw Fault{kRuntimeError, text(fault.message, " [", fault.code, "]")};
     }
+    if (!turn.repeatable()) executors().take(handle);
   });
 }
 
@@ -174,7 +233,9 @@ aclnnStatus set_list(const char* function, Operands which, aclOpExecutor* handle
 // Runs when the library is loaded, before any operator library that needs it.
 const bool attached = [] {
   static const Meta meta{tensor_of, bools_of, make_executor, launch};
-  groupnorm_host()->meta = &meta;
+  Host* const host = groupnorm_host();
+  if (host->version != kHostVersion || host->meta) return false;  // another release, or a second prefix
+  host->meta = &meta;
   return true;
 }();
 

@@ -14,6 +14,7 @@ namespace groupnorm::host {
 inline constexpr int kParamNullptr = 161001;
 inline constexpr int kParamInvalid = 161002;
 inline constexpr int kRuntimeError = 361001;
+inline constexpr int kInner = 561000;
 inline constexpr int kInnerNullptr = 561103;
 
 struct Tensor {
@@ -56,6 +57,13 @@ struct Meta {
                         aclrtStream stream);
 };
 
-inline const Meta& meta() { return *static_cast<const Meta*>(groupnorm_host()->meta); }
+inline const Meta& meta() {
+  if (!groupnorm_host()->meta) {
+    throw Fault{kInnerNullptr,
+                "libnnopbase.so is not loaded, or not the one beside this library; accepted: one host "
+                "prefix a process"};
+  }
+  return *static_cast<const Meta*>(groupnorm_host()->meta);
+}
 
 }  // namespace groupnorm::host
