@@ -149,6 +149,11 @@ def test_an_alias_offers_what_it_stands_for(alias, target):
     assert exported == (_exported(PREFIX / "lib64" / target) - {MARKER} if target else set())
 
 
+# Of the pointers to characters that are not const the functions write through one alone; its bytes must be the caller's
+# own, not those of a Python object.
+_WRITTEN = ctypes.POINTER(ctypes.c_char)
+
+
 def _ctype(text):
     """The ctypes type of a C type as the headers write it."""
     handles = "aclTensor|aclScalar|aclIntArray|aclFloatArray|aclBoolArray|aclTensorList|aclScalarList|aclOpExecutor"
@@ -190,7 +195,8 @@ def test_python_declares_every_function_as_the_headers_do():
         prototype = PROTOTYPES[name]
         assert prototype.result == _ctype(result), name
         assert [p.name for p in prototype.parameters] == [parameter for _, parameter in split], name
-        assert prototype.argtypes == [_ctype(kind) for kind, _ in split], name
+        expected = [_ctype(kind) if name != "versionStr" else _WRITTEN for kind, name in split]
+        assert prototype.argtypes == expected, name
 
 
 def test_enums_are_as_wide_as_python_takes_them(tmp_path):
@@ -248,6 +254,51 @@ def test_errors_have_the_documents_codes_in_cpp(link_line, tmp_path):
         ]
     )
     assert _run([program], env=_environment()) == "all as they should be\n"
+
+
+@pytest.mark.parametrize("library", ["libcust_opapi.so", "libopapi_nn.so"])
+def test_an_operator_library_brings_what_it_needs(library):
+    """Opened alone it is as good as linked with the others."""
+    path = LIBRARIES[library] / library
+    needed = re.findall(r"NEEDED.*\[(.*)\]", _run([_tool("readelf"), "-d", path]))
+    assert {"libnnopbase.so", "libascendcl.so"} <= set(needed)
+    operator = "aclnnGroupNormalizationGrad" if "cust" in library else "aclnnGroupNorm"
+    code = f"import ctypes; print(ctypes.CDLL({str(path)!r}).{operator}(None, ctypes.c_uint64(0), None, None))"
+    assert _run([sys.executable, "-c", code]) == "161001\n"
+
+
+# Programs that are not kind: what they do, and how they have to end.
+HOSTILE = ["destructors", "throwing", "waiting", "no thread", "fork", "signals", "aborted", "unload", "cancelled"]
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory):
+    program = tmp_path_factory.mktemp("hostile") / "hostile"
+    source = ROOT / "tests" / "cpp" / "acl_hostile.cc"
+    link_line = [*LINK_LINES["of the document"], "-ldl", "-lpthread"]
+    _run(
+        [
+            CXX,
+            "-std=c++17",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            *INCLUDES,
+            source,
+            *FOLDERS,
+            *link_line,
+            *FLAGS,
+            "-o",
+            program,
+        ]
+    )
+    return program
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_program_ends_well(hostile, case):
+    result = subprocess.run([hostile, case], env=_environment(), capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, "ok\n"), f"{result.stdout}\n{result.stderr}"
 
 
 @pytest.fixture

@@ -75,7 +75,9 @@ def test_a_copy_of_the_host_prefix_is_still_the_host(tmp_path):
     copy = shutil.copytree(PREFIX, tmp_path / "copy")
     (kind, _, why), _ = load(copy)
     assert kind == "host"
-    assert "is a host prefix" in why
+    assert "they are host libraries, of another groupnorm" in why
+    (error, why), _ = load(None, f"'host') and aclnn.load({str(copy)!r}")
+    assert (error, "accepted: one host prefix a process" in why) == ("OSError", True)
 
 
 def test_a_cann_with_a_device_is_taken(fake_cann):
@@ -188,11 +190,14 @@ def test_pyacl_manner():
 
 
 def test_errors_decode_their_code():
-    error = aclnn.AclError("aclrtMalloc", 107002, "no context")
+    error = aclnn.AclError("aclrtMalloc", 107002, "")
     assert str(error) == (
-        "aclrtMalloc returned 107002 (ACL_ERROR_RT_CONTEXT_NULL): no context; "
+        "aclrtMalloc returned 107002 (ACL_ERROR_RT_CONTEXT_NULL); "
         "likely cause: this thread has no context: call aclrtSetDevice in this thread"
     )
+    error = aclnn.AclError("aclrtMalloc", 107002, "what the library said")
+    assert str(error) == "aclrtMalloc returned 107002 (ACL_ERROR_RT_CONTEXT_NULL): what the library said"
+    assert "call aclrtSetDevice" in error.cause
     assert aclnn.AclError("aclInit", 100001, "").name == "ACL_ERROR_UNINITIALIZE"
     assert aclnn.AclError("aclnnGroupNorm", 561003, "").name == "ACLNN_ERR_INNER_FIND_KERNEL_ERROR"
     assert aclnn.AclError("f", 7, "").name == "unknown"

@@ -30,8 +30,7 @@ def device():
 
 
 def message():
-    text = acl.get_recent_err_msg()
-    return text.decode() if text else ""
+    return acl.get_recent_err_msg() or ""
 
 
 class Tensors:

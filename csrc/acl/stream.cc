@@ -174,30 +174,38 @@ void Stream::loop() {
 }
 
 void Stream::run_next(std::unique_lock<std::mutex>& lock) {
-  Task task = std::move(tasks_.front());
-  tasks_.pop_front();
+  // The end of a task, however it comes: a thread that synchronises may be cancelled in the middle of one.
+  struct End {
+    Stream& stream;
+    std::unique_lock<std::mutex>& lock;
+    Task task;
+    Fault fault;
+    ~End() {
+      task = {};  // whoever waits for this task finds its memory released
+      lock.lock();
+      stream.running_ = false;
+      if (stream.fault_.code == ACL_SUCCESS) stream.fault_ = std::move(fault);
+      ++stream.done_;
+      stream.finished_.notify_all();
+      if (stream.closing_ || !stream.tasks_.empty()) stream.queued_.notify_one();
+    }
+  };
   running_ = true;
   cancelled_ = false;
   ++started_;
   const bool skip = stop_on_failure && fault_.code != ACL_SUCCESS;
+  Task task = std::move(tasks_.front());
+  tasks_.pop_front();
   lock.unlock();
-  Fault fault;
-  if (!skip) {
-    try {
-      task.work->run(cancelled_);
-    } catch (const Fault& thrown) {
-      fault = thrown;
-    } catch (const std::exception& error) {
-      fault = {ACL_ERROR_RT_INTERNAL_ERROR, error.what()};
-    }
+  End end{*this, lock, std::move(task), {}};
+  if (skip) return;
+  try {
+    end.task.work->run(cancelled_);
+  } catch (const Fault& thrown) {
+    end.fault = thrown;
+  } catch (const std::exception& error) {
+    end.fault = {ACL_ERROR_RT_INTERNAL_ERROR, error.what()};
   }
-  task = {};  // whoever waits for this task finds its memory released
-  lock.lock();
-  running_ = false;
-  if (fault_.code == ACL_SUCCESS) fault_ = std::move(fault);
-  ++done_;
-  finished_.notify_all();
-  if (closing_ || !tasks_.empty()) queued_.notify_one();
 }
 
 Handles<Stream>& streams() { return handles_of<Stream>(Kind::kStream); }

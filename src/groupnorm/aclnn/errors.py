@@ -101,7 +101,7 @@ class AclError(RuntimeError):
         text = f"{function} returned {code} ({self.name})"
         if message:
             text += f": {message}"
-        if self.cause:
+        elif self.cause:
             text += f"; likely cause: {self.cause}"
         super().__init__(text)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import _core
 from .errors import AclError
-from .prototypes import PROTOTYPES, Prototype
+from .prototypes import CALLBACK, PROTOTYPES, Prototype
 
 MARKER = "groupnorm_host"
 _OK = 0
@@ -83,8 +83,8 @@ def _library_paths(prefix: Path) -> list[Path]:
     return found
 
 
-# Loads what it is given and prints the number of devices. In a process of its own, since libraries cannot be unloaded
-# and the names of two runtimes in one process would mix.
+# Loads what it is given and prints a status, the number of devices and whether they are host libraries. In a process of
+# its own, since libraries cannot be unloaded and the names of two runtimes in one process would mix.
 _PROBE = """
 import ctypes, sys
 libraries = [ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path in sys.argv[1:]]
@@ -92,7 +92,7 @@ count, call = ctypes.c_uint32(), libraries[0].aclrtGetDeviceCount
 call.argtypes = [ctypes.POINTER(ctypes.c_uint32)]
 status = libraries[0].aclInit(None)
 status = 0 if status == 100002 else status
-print(status or call(ctypes.byref(count)), count.value)
+print(status or call(ctypes.byref(count)), count.value, int(hasattr(libraries[0], "groupnorm_host")))
 """
 
 
@@ -103,11 +103,14 @@ def _no_device(paths: list[Path]) -> str:
         probe = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except subprocess.TimeoutExpired:
         return "they did not answer in two minutes"
-    match = re.fullmatch(r"(\d+) (\d+)", probe.stdout.strip())
+    # The last line is the probe's: a library may have had something to say before.
+    match = re.fullmatch(r"(\d+) (\d+) ([01])", (probe.stdout.splitlines() or [""])[-1])
     if probe.returncode != 0 or not match:
         last = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
         return f"they cannot be loaded: {last}"
-    status, count = map(int, match.groups())
+    status, count, host = map(int, match.groups())
+    if host:
+        return "they are host libraries, of another groupnorm"
     if status != _OK:
         return f"aclrtGetDeviceCount returned {status}"
     return "" if count > 0 else "they have no device"
@@ -225,7 +228,7 @@ class Library:
 
 
 def _caller(prototype: Prototype, function: Callable[..., Any]) -> Callable[..., Any]:
-    """pyACL's manner around a C function."""
+    """pyACL's manner around a C function. Texts come as str; a callback is kept for as long as the process lives."""
     inputs = [parameter for parameter in prototype.parameters if parameter.out is None]
     optional = 1 if prototype.name == "aclInit" else 0
 
@@ -242,17 +245,28 @@ def _caller(prototype: Prototype, function: Callable[..., Any]) -> Callable[...,
             else:
                 arguments.append(_argument(parameter, next(values)))
         ret = function(*arguments)
-        results = [getattr(output, "value", output) for output in outputs]
-        return (*results, ret) if results else ret
+        results = [_result(getattr(output, "value", output)) for output in outputs]
+        return (*results, ret) if results else _result(ret)
 
     call.__name__ = _python_name(prototype.name).rpartition(".")[2]
     call.__doc__ = f"{prototype.name} in pyACL's manner: ({', '.join(parameter.name for parameter in inputs)})."
     return call
 
 
+# What C may still call: nobody can say when it is done.
+_callbacks: dict[int, tuple[Any, Any]] = {}
+
+
+def _result(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def _argument(parameter: Any, value: Any) -> Any:
     if isinstance(value, str):
         return value.encode()
+    if parameter.type is CALLBACK and value is not None:
+        made = value if isinstance(value, CALLBACK) else CALLBACK(value)
+        return _callbacks.setdefault(id(value), (value, made))[1]
     if parameter.array is not None and isinstance(value, (list, tuple)):
         return (parameter.array * len(value))(*value)
     return value
@@ -261,9 +275,20 @@ def _argument(parameter: Any, value: Any) -> Any:
 _loaded: dict[Path, Library] = {}
 
 
+def _resolve(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError as error:  # what Python 3.11 and 3.12 raise for a loop of links
+        raise OSError(f"{path}: {error}") from error
+
+
 def _open(prefix: Path, why: str) -> Library:
-    prefix = prefix.resolve()
+    prefix = _resolve(prefix)
     if prefix not in _loaded:
+        other = next((path for path, library in _loaded.items() if library.kind == "host"), None)
+        paths = _library_paths(prefix)
+        if other and hasattr(ctypes.CDLL(str(paths[0])), MARKER):
+            raise OSError(f"{prefix}: host libraries beside those of {other}; accepted: one host prefix a process")
         _loaded[prefix] = Library(prefix, why)
         _log.info("aclnn: %r", _loaded[prefix])
     return _loaded[prefix]
@@ -275,7 +300,7 @@ def _try_cann() -> tuple[Library | None, str]:
         return None, "ASCEND_HOME_PATH is not set"
     prefix = Path(home)
     try:
-        if prefix.resolve() == host_prefix():
+        if _resolve(prefix) == host_prefix():
             return None, f"ASCEND_HOME_PATH, {home}, is the host prefix itself"
         paths = _library_paths(prefix)
         reason = _no_device(paths)
@@ -284,8 +309,6 @@ def _try_cann() -> tuple[Library | None, str]:
         library = _open(prefix, f"ASCEND_HOME_PATH is {home} and has a device")
     except OSError as error:
         return None, f"ASCEND_HOME_PATH is {home}, but {error}"
-    if library.kind != "cann":
-        return None, f"ASCEND_HOME_PATH, {home}, is a host prefix"
     return library, library.why
 
 

@@ -7,6 +7,7 @@ order of parameters are those of `groupnorm`'s own functions; checks, codes and 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -18,6 +19,39 @@ from ..spec import GroupNormGrads, GroupNormOutputs
 from .device import Device, DeviceArray, current_device
 
 _SILU_SCALE = 1.0
+
+
+def _mask(output_mask: Sequence[bool]) -> tuple[bool, bool, bool]:
+    values = tuple(map(bool, output_mask))
+    if len(values) != 3:
+        raise ValueError(f"output_mask: {len(values)} values; accepted: 3, for dx, dgamma and dbeta")
+    return values
+
+
+def _int64(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {type(value).__name__}; accepted: a whole number") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name}: {number}; accepted: a number of 64 bits")
+    return number
+
+
+def _double(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {type(value).__name__}; accepted: a number") from None
+
+
+def _groups(mean: Any) -> int:
+    """The number of groups that the statistics are of. ValueError unless mean is [N, G]."""
+    if mean is None:
+        return 1  # the operator says that it is missing
+    if len(mean.shape) != 2:
+        raise ValueError(f"mean: shape {tuple(mean.shape)}; accepted: [N, G]")
+    return int(mean.shape[1])
 
 
 def _is_on_device(arrays: dict[str, Any]) -> bool:
@@ -48,7 +82,7 @@ def _run(
     with nullcontext(device) if device else Device(0) as here:
         assert here is not None
         inputs = {
-            name: array if on_device or array is None else here.upload(to_numpy(name, array))
+            name: array if on_device or array is None else here.upload(to_numpy(name, array), name)
             for name, array in arrays.items()
         }
         results = [None if wanted is None else here.empty(*wanted) for wanted in outputs(**inputs)]
@@ -61,7 +95,7 @@ def _run(
             if not on_device:
                 for array in (*inputs.values(), *results):
                     if array is not None:
-                        here.release(array)
+                        array.free()
 
 
 def _like(array: Any) -> tuple[tuple[int, ...], Any] | None:
@@ -105,16 +139,17 @@ def group_norm_backward(
     same dtype or float32. AclError: 161001 and 161002 as in the operator's document.
     """
 
+    wanted_outputs = _mask(output_mask)
+
     def outputs(dy: Any, x: Any, mean: Any, gamma: Any, **_: Any) -> list[tuple[tuple[int, ...], Any] | None]:
         channels = None if x is None or mean is None else ((_sizes(x)[1],), mean.dtype)
         affine = _like(gamma) or channels
         wanted = (_like(x), affine, affine)
-        return [one if on else None for one, on in zip(wanted, output_mask, strict=True)]
+        return [one if on else None for one, on in zip(wanted, wanted_outputs, strict=True)]
 
     def arguments(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, *results: Any) -> list[Any]:
-        groups = mean.shape[-1] if mean is not None and mean.shape else 1
         sizes = _sizes(x) if x is not None else (0, 0, 0)
-        return [dy, x, mean, rstd, gamma, *sizes, groups, tuple(map(bool, output_mask)), *results]
+        return [dy, x, mean, rstd, gamma, *sizes, _groups(mean), wanted_outputs, *results]
 
     given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}
     return GroupNormGrads(*_run("aclnnGroupNormBackward", given, outputs, arguments))
@@ -128,6 +163,7 @@ def group_norm(
     x: [N, C, *], 2 to 8 dimensions; gamma, beta: [C] or None; all of one dtype, float32, float16 or bfloat16, which
     mean and rstd, [N, num_groups], have too. AclError: 161001 and 161002 as in the operator's document.
     """
+    num_groups, eps = _int64("num_groups", num_groups), _double("eps", eps)
     return _forward(
         "aclnnGroupNorm",
         {"x": x, "gamma": gamma, "beta": beta},
@@ -144,6 +180,7 @@ def group_norm_silu(
 
     gamma and beta may be float32 beside a 16-bit x; mean and rstd have x's dtype. Else as `group_norm`; x is not empty.
     """
+    num_groups, eps = _int64("num_groups", num_groups), _double("eps", eps)
     return _forward(
         "aclnnGroupNormSilu",
         {"x": x, "gamma": gamma, "beta": beta},
@@ -160,12 +197,14 @@ def group_norm_swish(
 
     mean and rstd have gamma's dtype, which is x's or float32. Else as `group_norm_silu`, gamma and beta not None.
     """
+    num_groups, eps = _int64("num_groups", num_groups), _double("eps", eps)
+    scale = _double("swish_scale", swish_scale)
     return _forward(
         "aclnnGroupNormSwish",
         {"x": x, "gamma": gamma, "beta": beta},
         num_groups,
         "gamma",
-        lambda x, gamma, beta, *outs: [x, gamma, beta, num_groups, "NCHW", eps, True, swish_scale, *outs],
+        lambda x, gamma, beta, *outs: [x, gamma, beta, num_groups, "NCHW", eps, True, scale, *outs],
     )
 
 
@@ -176,8 +215,9 @@ def _forward(
         x, like = inputs["x"], inputs[stats_like or "x"]
         if x is None or like is None:
             return [_like(x), None, None]
-        # A negative number of groups is for the operator to refuse.
-        stats = (x.shape[0] if x.shape else 1, max(num_groups, 0)), like.dtype
+        # A number of groups that cannot be is for the operator to refuse, not for the memory.
+        groups = num_groups if 0 < num_groups <= max(_sizes(x)[1], 1 << 16) else 1
+        stats = (x.shape[0] if x.shape else 1, groups), like.dtype
         return [_like(x), stats, stats]
 
     if arrays["x"] is None:
@@ -202,10 +242,10 @@ def group_norm_swish_grad(
     dx; a False in `output_mask` leaves dgamma or dbeta out. AclError: 161001 and 161002 as in its document.
     """
 
+    wanted_outputs, scale = _mask(output_mask), _double("swish_scale", swish_scale)
+
     def arguments(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, *results: Any) -> list[Any]:
-        groups = mean.shape[-1] if mean is not None and mean.shape else 1
-        wanted = map(bool, output_mask[1:])
-        return [dy, mean, rstd, x, gamma, beta, groups, "NCHW", swish_scale, *wanted, *results]
+        return [dy, mean, rstd, x, gamma, beta, _groups(mean), "NCHW", scale, *wanted_outputs[1:], *results]
 
     given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "beta": beta}
     grads = _run(
@@ -214,4 +254,4 @@ def group_norm_swish_grad(
         lambda x, gamma, beta, **_: [_like(x), _like(gamma), _like(beta)],
         arguments,
     )
-    return GroupNormGrads(*(grad if on else None for grad, on in zip(grads, output_mask, strict=True)))
+    return GroupNormGrads(*(grad if on else None for grad, on in zip(grads, wanted_outputs, strict=True)))

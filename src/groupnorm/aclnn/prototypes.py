@@ -1,7 +1,8 @@
 """Every function of the host prefix as ctypes declares it, one line each; a test compares them with the headers.
 
 A line is `name(type parameter, ...) -> type`. `out T` is a pointer that the function writes a T to, `array T` one
-that it reads Ts from, `ptr` an address or a handle.
+that it reads Ts from, `text` characters that it reads, `buffer` room for ACL_PKG_VERSION_MAX_SIZE characters that it
+writes, `ptr` an address or a handle.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ aclFinalizeReference(out u64 refCount) -> i32
 aclGetRecentErrMsg() -> text
 aclrtGetVersion(out i32 majorVersion, out i32 minorVersion, out i32 patchVersion) -> i32
 aclsysGetCANNVersion(i32 name, out PackageVersion version) -> i32
-aclsysGetVersionStr(text pkgName, text versionStr) -> i32
+aclsysGetVersionStr(text pkgName, buffer versionStr) -> i32
 aclsysGetVersionNum(text pkgName, out i32 versionNum) -> i32
 aclrtPeekAtLastError(i32 level) -> i32
 aclrtGetLastError(i32 level) -> i32
@@ -248,6 +249,7 @@ _TYPES: dict[str, Any] = {
     "f64": ctypes.c_double,
     "ptr": ctypes.c_void_p,
     "text": ctypes.c_char_p,
+    "buffer": ctypes.POINTER(ctypes.c_char),
     "callback": ctypes.CFUNCTYPE(None, ctypes.c_void_p),
     "MallocConfig": MallocConfig,
     "PackageVersion": PackageVersion,
@@ -263,7 +265,7 @@ class Parameter:
 
     name: str
     type: Any
-    out: Any = None
+    out: Any = None  # what it makes room for
     array: Any = None
 
 
@@ -282,6 +284,9 @@ class Prototype:
         return [parameter.type for parameter in self.parameters]
 
 
+_BUFFER = 128  # ACL_PKG_VERSION_MAX_SIZE
+
+
 def _type(words: list[str]) -> Any:
     if words[0] in ("out", "array"):
         return ctypes.POINTER(_type(words[1:]))
@@ -291,10 +296,11 @@ def _type(words: list[str]) -> Any:
 def _parameter(text: str) -> Parameter:
     *words, name = text.split()
     target = _type(words[1:]) if len(words) > 1 else None
+    written = ctypes.c_char * _BUFFER if words == ["buffer"] else target
     return Parameter(
         name,
         _type(words),
-        out=target if words[0] == "out" else None,
+        out=written if words[0] in ("out", "buffer") else None,
         array=target if words[0] == "array" else None,
     )
 
