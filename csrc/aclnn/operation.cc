@@ -216,7 +216,7 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
     part.reach = reach_of(argument);
     if (argument.output && part.count > 0) check_distinct(argument);
     positions_[static_cast<size_t>(given.role)] = static_cast<int>(parts_.size());
-    operands.push_back({argument.name, argument.tensor, argument.output});
+    operands.push_back({argument.name, argument.tensor, argument.output, full_size(given.role, problem_.op)});
     parts_.push_back(std::move(part));
   }
 

@@ -69,12 +69,15 @@ bool take_turns(const Tensor& a, const Extent& a_at, const Tensor& b, const Exte
   return false;
 }
 
-// An output may stand in for an input element by element; any other common memory would be read after it is written.
+// An output may stand in for an input that goes in step with it; any other common memory would be read after it is
+// written.
 bool in_place(const Operation& operation, size_t input, size_t output, const std::vector<Extent>& extents) {
-  const Tensor& a = *operation.operands[input].tensor;
-  const Tensor& b = *operation.operands[output].tensor;
-  return !operation.operands[input].output && a.view == b.view && a.strides == b.strides && a.dtype == b.dtype &&
-         extents[input].data == extents[output].data;
+  const Operand& from = operation.operands[input];
+  const Operand& to = operation.operands[output];
+  const Tensor& a = *from.tensor;
+  const Tensor& b = *to.tensor;
+  return !from.output && from.in_step && to.in_step && a.view == b.view && a.strides == b.strides &&
+         a.dtype == b.dtype && extents[input].data == extents[output].data;
 }
 
 void check_alignment(const Extent& extent, uintptr_t alignment) {

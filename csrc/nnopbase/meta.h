@@ -32,6 +32,8 @@ struct Operand {
   std::string name;
   std::shared_ptr<const Tensor> tensor;
   bool output;
+  // Of the size of the problem, and read or written element by element: such an output may be such an input's memory.
+  bool in_step;
 };
 
 // An operator with its arguments checked: what phase 1 leaves for phase 2.
