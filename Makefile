@@ -13,7 +13,7 @@ SOURCES := $(shell find cmake csrc include src -type f -not -name '*.pyc') \
            CMakeLists.txt pyproject.toml README.md LICENSE
 CPP_FILES := $(shell find csrc include tests examples -name '*.cc' -o -name '*.h')
 
-.PHONY: help run test lint bench test-sanitize test-aarch64 clean
+.PHONY: help run test lint bench test-sanitize test-tsan test-aarch64 fuzz clean
 
 help:
 	@echo "make run            the gradients over two photographs, checked and drawn"
@@ -21,6 +21,8 @@ help:
 	@echo "make lint           ruff, mypy, clang-format"
 	@echo "make bench          timings against torch and a memory copy; writes benchmarks/results/"
 	@echo "make test-sanitize  the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make test-tsan      threads of the C interface under ThreadSanitizer"
+	@echo "make fuzz           RUNS executions of the C interface on random calls; needs clang"
 	@echo "make test-aarch64   bits of an AArch64 build under qemu against those of this machine"
 	@echo "make clean          removes everything made"
 
@@ -77,6 +79,25 @@ $(SANITIZE)/made: $(SOURCES)
 test-sanitize: $(SANITIZE)/made
 	CXXFLAGS="-fsanitize=address,undefined" LD_PRELOAD="$(SANITIZER_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(SANITIZE)/bin/python -m pytest -p no:cacheprovider
+
+TSAN := build/tsan
+test-tsan:
+	cmake -S . -B $(TSAN) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGROUPNORM_PYTHON=OFF -DGROUPNORM_TESTS=ON \
+	  -DGROUPNORM_SANITIZE=thread
+	cmake --build $(TSAN) --parallel --target acl_stress --target acl_replay
+	$(TSAN)/acl_stress 1000 1000
+	$(TSAN)/acl_replay tests/fuzz/corpus >/dev/null
+
+# New finds go to build/fuzz/corpus; tests/fuzz/corpus holds what is kept.
+FUZZ := build/fuzz
+RUNS ?= 100000
+fuzz:
+	cmake -S . -B $(FUZZ) -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DGROUPNORM_PYTHON=OFF -DGROUPNORM_FUZZ=ON -DGROUPNORM_SANITIZE=fuzzer-no-link,address,undefined
+	cmake --build $(FUZZ) --parallel --target acl_fuzz
+	mkdir -p $(FUZZ)/corpus
+	$(FUZZ)/acl_fuzz -runs=$(RUNS) -max_len=160 -len_control=0 -timeout=30 -print_funcs=0 -reload=0 \
+	  -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus tests/fuzz/corpus
 
 test-aarch64:
 	tests/cpp/aarch64.sh

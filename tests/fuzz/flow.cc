@@ -252,7 +252,9 @@ void run_operator(World& world, Input& in) {
   const Operator& op = choose_case(one, in);
   upload(one, stream, in.chance(64));
   create_tensors(one);
-  const Wrong wrong = spoil(one, in);
+  Wrong wrong = spoil(one, in);
+  const bool clash = one.clash && !wrong.anything;
+  wrong.anything = wrong.anything || clash;
 
   Launch launch;
   const bool repeatable = in.chance(32);
@@ -269,6 +271,7 @@ void run_operator(World& world, Input& in) {
       const Operator& called = wrong.foreign_function ? kOperators[in.slot(kOperatorCount, 16)] : op;
       code = world.status(called.phase2(launch.workspace, launch.size, launch.executor, stream));
       FUZZ_CHECK(wrong.anything || code == 0, "%s phase 2: %d", op.name, code);
+      FUZZ_CHECK(!clash || code != 0, "%s where an output clashes", op.name);
       FUZZ_CHECK(!wrong.foreign_function || &called == &op || code != 0);
     }
     if (!wrong.anything) {

@@ -97,7 +97,7 @@ void fill(Case& one, const Operand& operand, uint64_t seed) {
   }
 }
 
-// An output that stands in for an input of the same shape, element by element.
+// An output in the memory of an input of the same shape: right where the two go in step, else to be refused.
 void choose_alias(Case& one, Input& in) {
   Operand& output = one.operands[in.below(one.operands.size())];
   const Operand& input = one.operands[in.below(one.operands.size())];
@@ -108,6 +108,7 @@ void choose_alias(Case& one, Input& in) {
   output.offset = input.offset;
   output.at = input.at;
   output.memory = input.memory;
+  one.clash = output.count() > 0 && !(output.in_step && input.in_step);
 }
 
 }  // namespace

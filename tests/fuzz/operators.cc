@@ -34,9 +34,10 @@ void build_printed(Case& one, Input& in) {
   if (one.shape.size() < 3) one.shape.push_back(1 + in.byte() % 4);
   take_sizes(one);
   const std::vector<int64_t> stats{one.shape[0], one.shape[1]};
-  for (const char* name : {"x", "dy", "gamma"}) one.add(name, false, one.shape, one.type, false);
+  for (const char* name : {"x", "dy"}) one.add(name, false, one.shape, one.type, false).in_step = true;
+  one.add("gamma", false, one.shape, one.type, false);
   for (const char* name : {"mean", "rstd"}) one.add(name, false, stats, one.type, false);
-  one.add("dx", true, one.shape, one.type, false);
+  one.add("dx", true, one.shape, one.type, false).in_step = true;
 }
 
 // Only the number of elements counts in x and dy.
@@ -50,13 +51,12 @@ void build_backward(Case& one, Input& in) {
   const std::vector<int64_t> x = in.chance(32) ? flat : one.shape;
   const std::vector<int64_t> stats =
       in.chance(64) ? std::vector<int64_t>{a.n * a.groups} : std::vector<int64_t>{a.n, a.groups};
-  one.add("gradOut", false, in.chance(32) ? flat : one.shape, one.type);
-  one.add("input", false, x, one.type);
+  one.add("gradOut", false, in.chance(32) ? flat : one.shape, one.type).in_step = true;
+  one.add("input", false, x, one.type).in_step = true;
   one.add("mean", false, stats, stats_type);
   one.add("rstd", false, stats, stats_type);
-  one.add("gamma", false, {a.channels}, stats_type);
-  one.operands.back().given = !in.chance(64);
-  one.add("gradInput", true, x, one.type);
+  one.add("gamma", false, {a.channels}, stats_type).given = !in.chance(64);
+  one.add("gradInput", true, x, one.type).in_step = true;
   one.add("gradGammaOut", true, {a.channels}, stats_type);
   one.add("gradBetaOut", true, {a.channels}, stats_type);
   for (size_t i = 0; i < 3; ++i) {
@@ -73,12 +73,11 @@ void build_forward(Case& one, Input& in) {
   Arguments& a = one.arguments;
   if (a.channels % a.groups != 0) a.groups = 1;
   a.eps = in.pick(kEps);
-  one.add("self", false, one.shape, one.type);
+  one.add("self", false, one.shape, one.type).in_step = true;
   for (const char* name : {"gamma", "beta"}) {
-    one.add(name, false, {a.channels}, one.type);
-    one.operands.back().given = !in.chance(64);
+    one.add(name, false, {a.channels}, one.type).given = !in.chance(64);
   }
-  one.add("out", true, one.shape, one.type);
+  one.add("out", true, one.shape, one.type).in_step = true;
   one.add("meanOut", true, {a.n, a.groups}, one.type);
   one.add("rstdOut", true, {a.n, a.groups}, one.type);
 }
@@ -111,7 +110,7 @@ const size_t kOperatorCount = sizeof kOperators / sizeof *kOperators;
 
 int64_t Operand::count() const { return product(dims, 0); }
 
-void Case::add(const char* name, bool output, std::vector<int64_t> dims, aclDataType type, bool strided) {
+Operand& Case::add(const char* name, bool output, std::vector<int64_t> dims, aclDataType type, bool strided) {
   Operand operand;
   operand.name = name;
   operand.output = output;
@@ -119,6 +118,7 @@ void Case::add(const char* name, bool output, std::vector<int64_t> dims, aclData
   operand.type = type;
   operand.dims = std::move(dims);
   operands.push_back(std::move(operand));
+  return operands.back();
 }
 
 std::vector<double> Case::load(size_t index) const {

@@ -36,6 +36,7 @@ struct Operand {
   int64_t offset = 0;
   size_t memory = 0;
   size_t at = 0;               // bytes into the memory, where the tensor's data begins
+  bool in_step = false;        // such an output may be in the memory of such an input
   bool written = true;         // an output: it is asked for
   std::vector<double> expect;  // and what it gets, element by element
   std::vector<double> bound;
@@ -46,7 +47,7 @@ struct Operand {
 struct Case {
   explicit Case(World& world) : world(world) {}
 
-  void add(const char* name, bool output, std::vector<int64_t> dims, aclDataType type, bool strided = true);
+  Operand& add(const char* name, bool output, std::vector<int64_t> dims, aclDataType type, bool strided = true);
   // The elements of an input, in the order of its dimensions.
   std::vector<double> load(size_t operand) const;
   void want(size_t operand, std::vector<double> values, std::vector<double> scales);
@@ -58,6 +59,7 @@ struct Case {
   aclDataType type = ACL_FLOAT;
   std::vector<int64_t> shape;  // [N, C, *]
   std::array<bool, 3> mask{};
+  bool clash = false;  // an output is in memory of something that is read after it
 };
 
 struct Operator {

@@ -123,7 +123,8 @@ void World::track_device(void* data, size_t size) {
 
 void World::check_slack(const Block& block) {
   if (block.size > kWatched) return;
-  for (size_t i = 0; i < slack_of(block); ++i) {
+  const size_t slack = slack_of(block);
+  for (size_t i = 0; i < slack; ++i) {
     FUZZ_CHECK(block.data[block.size + i] == kSlack, "byte %zu behind an allocation of %zu", i, block.size);
   }
 }
