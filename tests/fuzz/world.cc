@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdarg>
 #include <cstring>
 
 #include "acl/stream.h"
@@ -29,6 +30,18 @@ void remember(std::vector<void*>& in, void* value) {
 }
 
 }  // namespace
+
+void broken(const char* function, const char* condition) { broken(function, condition, "%s", "is not so"); }
+
+void broken(const char* function, const char* condition, const char* format, ...) {
+  std::fprintf(stderr, "fuzz: %s: %s: ", function, condition);
+  va_list arguments;
+  va_start(arguments, format);
+  std::vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  std::fprintf(stderr, "\n");
+  std::abort();
+}
 
 World::World(Input& input) : in(input), scratch(static_cast<char*>(std::malloc(kScratch))) {
   std::memset(scratch, 0x11, kScratch);

@@ -13,15 +13,16 @@
 
 namespace groupnorm::fuzz {
 
-// A broken promise: the fuzzer's own crash.
-#define FUZZ_CHECK(condition, ...)                                 \
-  do {                                                             \
-    if (!(condition)) {                                            \
-      std::fprintf(stderr, "fuzz: %s: %s ", __func__, #condition); \
-      std::fprintf(stderr, "" __VA_ARGS__);                        \
-      std::fprintf(stderr, "\n");                                  \
-      std::abort();                                                \
-    }                                                              \
+// A broken promise: says it and ends the program, for the fuzzer to find.
+[[noreturn]] void broken(const char* function, const char* condition);
+[[noreturn]] void broken(const char* function, const char* condition, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#define FUZZ_CHECK(condition, ...)                                    \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      ::groupnorm::fuzz::broken(__func__, #condition, ##__VA_ARGS__); \
+    }                                                                 \
   } while (false)
 
 enum Kind {
