@@ -81,19 +81,19 @@ test-sanitize: $(SANITIZE)/made
 	  $(SANITIZE)/bin/python -m pytest -p no:cacheprovider
 
 TSAN := build/tsan
-test-tsan:
-	cmake -S . -B $(TSAN) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGROUPNORM_PYTHON=OFF -DGROUPNORM_TESTS=ON \
+test-tsan: $(VENV)/made-base
+	$(BIN)/cmake -S . -B $(TSAN) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGROUPNORM_PYTHON=OFF -DGROUPNORM_TESTS=ON \
 	  -DGROUPNORM_SANITIZE=thread
-	cmake --build $(TSAN) --parallel --target acl_stress
+	$(BIN)/cmake --build $(TSAN) --parallel 2 --target acl_stress
 	$(TSAN)/acl_stress 1000 1000
 
 # New finds go to build/fuzz/corpus; tests/fuzz/corpus holds what is kept.
 FUZZ := build/fuzz
 RUNS ?= 100000
-fuzz:
-	cmake -S . -B $(FUZZ) -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+fuzz: $(VENV)/made-base
+	$(BIN)/cmake -S . -B $(FUZZ) -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DGROUPNORM_PYTHON=OFF -DGROUPNORM_FUZZ=ON -DGROUPNORM_SANITIZE=fuzzer-no-link,address,undefined
-	cmake --build $(FUZZ) --parallel --target acl_fuzz
+	$(BIN)/cmake --build $(FUZZ) --parallel 2 --target acl_fuzz
 	mkdir -p $(FUZZ)/corpus
 	$(FUZZ)/acl_fuzz -runs=$(RUNS) -max_len=160 -len_control=0 -timeout=30 -print_funcs=0 -reload=0 \
 	  -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus tests/fuzz/corpus

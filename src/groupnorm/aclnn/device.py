@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -82,8 +83,8 @@ _thread = threading.local()
 
 def _entered() -> list[Device]:
     """The devices that this thread is in, the innermost last."""
-    if not hasattr(_thread, "devices"):
-        _thread.devices = []
+    if getattr(_thread, "process", None) != os.getpid():  # a forked child is in none
+        _thread.process, _thread.devices = os.getpid(), []
     devices: list[Device] = _thread.devices
     return devices
 
@@ -157,7 +158,7 @@ class Device:
                 undo.callback(_process.leave, self.acl)
             before, ret = self.acl.rt.get_context()
             if ret == 0:
-                undo.callback(self._call, "aclrtSetCurrentContext", before)
+                undo.callback(self.acl.rt.set_context, before)  # unless it has ended meanwhile
             self._call("aclrtSetDevice", self.index)
             undo.callback(self._call, "aclrtResetDevice", self.index)
             self._context, _ = self.acl.rt.get_context()
@@ -216,9 +217,8 @@ class Device:
         try:
             self.acl.check("aclrtSynchronizeStream", ret)
         finally:
-            in_flight, self._in_flight = self._in_flight, []
-            for release in in_flight:
-                release()
+            while self._in_flight:  # an array that is let go here adds its memory
+                self._in_flight.pop(0)()
 
     def upload(self, array: Any, name: str = "array") -> DeviceArray:
         """A copy of an array in device memory. TypeError, naming `name`, for a dtype that ACL does not have."""

@@ -241,7 +241,8 @@ def _caller(prototype: Prototype, function: Callable[..., Any]) -> Callable[...,
         for parameter in prototype.parameters:
             if parameter.out is not None:
                 outputs.append(parameter.out())
-                arguments.append(ctypes.byref(outputs[-1]))
+                room = outputs[-1]
+                arguments.append(room if isinstance(room, ctypes.Array) else ctypes.byref(room))
             else:
                 arguments.append(_argument(parameter, next(values)))
         ret = function(*arguments)
