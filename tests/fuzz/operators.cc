@@ -34,8 +34,7 @@ void build_printed(Case& one, Input& in) {
   if (one.shape.size() < 3) one.shape.push_back(1 + in.byte() % 4);
   take_sizes(one);
   const std::vector<int64_t> stats{one.shape[0], one.shape[1]};
-  for (const char* name : {"x", "dy"}) one.add(name, false, one.shape, one.type, false).in_step = true;
-  one.add("gamma", false, one.shape, one.type, false);
+  for (const char* name : {"x", "dy", "gamma"}) one.add(name, false, one.shape, one.type, false).in_step = true;
   for (const char* name : {"mean", "rstd"}) one.add(name, false, stats, one.type, false);
   one.add("dx", true, one.shape, one.type, false).in_step = true;
 }
