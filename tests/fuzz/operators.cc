@@ -6,6 +6,9 @@
 #include "aclnn_group_normalization_grad.h"
 #include "aclnnop/aclnn_group_norm.h"
 #include "aclnnop/aclnn_group_norm_backward.h"
+#include "aclnnop/aclnn_group_norm_silu.h"
+#include "aclnnop/aclnn_group_norm_swish.h"
+#include "aclnnop/aclnn_group_norm_swish_grad.h"
 
 namespace groupnorm::fuzz {
 namespace {
@@ -81,6 +84,49 @@ void build_forward(Case& one, Input& in) {
   one.add("rstdOut", true, {a.n, a.groups}, one.type);
 }
 
+// The forwards with swish take no empty tensors, and write contiguous ones.
+void fill(Case& one) {
+  for (int64_t& dim : one.shape) dim = std::max<int64_t>(dim, 1);
+}
+
+void build_swish(Case& one, Input& in) {
+  static constexpr double kScales[] = {1, 1.702, -0.5, 0};
+  fill(one);
+  build_forward(one, in);
+  for (size_t i = 3; i < 6; ++i) one.operands[i].strided = false;
+  for (size_t i = 1; i < 3; ++i) one.operands[i].given = true;
+  one.arguments.activate = !in.chance(48);
+  one.arguments.swish_scale = in.pick(kScales);
+}
+
+void build_silu(Case& one, Input& in) {
+  build_swish(one, in);
+  one.arguments.activate = true;
+  one.arguments.swish_scale = 1;
+}
+
+void build_silu_v2(Case& one, Input& in) {
+  build_swish(one, in);
+  one.arguments.swish_scale = 1;
+}
+
+void build_swish_gradient(Case& one, Input& in) {
+  static constexpr double kScales[] = {1, 1.702, -0.5, 0};
+  fill(one);
+  one.type = float_type(in);
+  take_sizes(one);
+  Arguments& a = one.arguments;
+  if (a.channels % a.groups != 0) a.groups = 1;
+  a.swish_scale = in.pick(kScales);
+  const std::vector<int64_t> stats{a.n, a.groups};
+  one.add("dy", false, one.shape, one.type).in_step = true;
+  for (const char* name : {"mean", "rstd"}) one.add(name, false, stats, one.type);
+  one.add("x", false, one.shape, one.type).in_step = true;
+  for (const char* name : {"gamma", "beta"}) one.add(name, false, {a.channels}, one.type);
+  one.add("dxOut", true, one.shape, one.type, false).in_step = true;
+  for (const char* name : {"dgammaOut", "dbetaOut"}) one.add(name, true, {a.channels}, one.type, false);
+}
+
 }  // namespace
 
 // An operator more is a line here, its `build` above and, where it computes something else, its `expect`.
@@ -104,6 +150,33 @@ const Operator kOperators[] = {
                                              a.eps, a.tensor[3], a.tensor[4], a.tensor[5], size, executor);
      },
      aclnnGroupNorm},
+    {"aclnnGroupNormSilu", 6, build_silu, expect_swish,
+     [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
+       return aclnnGroupNormSiluGetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.groups, a.eps, a.tensor[3],
+                                                 a.tensor[4], a.tensor[5], size, executor);
+     },
+     aclnnGroupNormSilu},
+    {"aclnnGroupNormSiluV2", 6, build_silu_v2, expect_swish,
+     [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
+       return aclnnGroupNormSiluV2GetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.groups, a.eps, a.activate,
+                                                   a.tensor[3], a.tensor[4], a.tensor[5], size, executor);
+     },
+     aclnnGroupNormSiluV2},
+    {"aclnnGroupNormSwish", 6, build_swish, expect_swish,
+     [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
+       char format[] = "NCHW";
+       return aclnnGroupNormSwishGetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.groups, format, a.eps,
+                                                  a.activate, a.swish_scale, a.tensor[3], a.tensor[4], a.tensor[5],
+                                                  size, executor);
+     },
+     aclnnGroupNormSwish},
+    {"aclnnGroupNormSwishGrad", 9, build_swish_gradient, expect_swish_gradient,
+     [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
+       return aclnnGroupNormSwishGradGetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.tensor[3], a.tensor[4],
+                                                      a.tensor[5], a.groups, nullptr, a.swish_scale, true, true,
+                                                      a.tensor[6], a.tensor[7], a.tensor[8], size, executor);
+     },
+     aclnnGroupNormSwishGrad},
 };
 const size_t kOperatorCount = sizeof kOperators / sizeof *kOperators;
 

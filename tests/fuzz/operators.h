@@ -9,7 +9,7 @@
 
 namespace groupnorm::fuzz {
 
-inline constexpr size_t kMaxTensors = 8;
+inline constexpr size_t kMaxTensors = 9;
 
 // All that a phase 1 takes; each operator reads its own.
 struct Arguments {
@@ -17,6 +17,8 @@ struct Arguments {
   int64_t n = 0, channels = 0, length = 0, groups = 1;
   double eps = 1e-5;
   aclBoolArray* mask = nullptr;
+  bool activate = true;  // swish behind the forward
+  double swish_scale = 1;
 };
 
 // Memory of the device with what is in it before the operator runs.
@@ -97,5 +99,8 @@ void for_each_element(const Operand& operand, Visit&& visit) {
 void expect_backward(Case& one);
 void expect_printed(Case& one);
 void expect_forward(Case& one);
+// The same with swish behind the forward, where it is asked for.
+void expect_swish(Case& one);
+void expect_swish_gradient(Case& one);
 
 }  // namespace groupnorm::fuzz

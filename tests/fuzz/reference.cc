@@ -50,12 +50,16 @@ void expect_printed(Case& one) {
   one.want(5, std::move(dx), std::move(scale));
 }
 
-void expect_backward(Case& one) {
+namespace {
+
+using Values = std::vector<double>;
+
+// dx, dgamma and dbeta for the outputs from `first` on. `size` is what |dy| counts as in the bounds.
+void expect_gradient(Case& one, const Values& dy, const Values& size, const Values& x, const Values& mean,
+                     const Values& rstd, const Values& gamma, size_t first) {
   const Arguments& a = one.arguments;
-  const auto dy = one.load(0), x = one.load(1), mean = one.load(2), rstd = one.load(3);
   const auto channels = static_cast<size_t>(a.channels);
   const auto length = static_cast<size_t>(a.length);
-  const auto gamma = one.operands[4].given ? one.load(4) : std::vector<double>(channels, 1.0);
   std::vector<double> dx(x.size()), dx_scale(x.size());
   std::vector<double> dgamma(channels), dgamma_scale(channels), dbeta(channels), dbeta_scale(channels);
   for_each_group(a, a.groups, [&](const Group& group) {
@@ -68,23 +72,33 @@ void expect_backward(Case& one) {
     for (size_t i = group.begin; i < group.end; ++i) {
       const size_t c = channel(i);
       dbeta[c] += dy[i];
-      dbeta_scale[c] += std::fabs(dy[i]);
+      dbeta_scale[c] += size[i];
       dgamma[c] += dy[i] * xhat(i);
-      dgamma_scale[c] += std::fabs(dy[i]) * xhat_scale(i);
+      dgamma_scale[c] += size[i] * xhat_scale(i);
       c1 += gamma[c] * dy[i] / m;
       c2 += gamma[c] * dy[i] * xhat(i) / m;
-      c1_scale += std::fabs(gamma[c] * dy[i]) / m;
-      c2_scale += std::fabs(gamma[c] * dy[i]) * xhat_scale(i) / m;
+      c1_scale += std::fabs(gamma[c]) * size[i] / m;
+      c2_scale += std::fabs(gamma[c]) * size[i] * xhat_scale(i) / m;
     }
     for (size_t i = group.begin; i < group.end; ++i) {
       const double own = gamma[channel(i)] * dy[i];
       dx[i] = r * (own - c1 - xhat(i) * c2);
-      dx_scale[i] = std::fabs(r) * (std::fabs(own) + c1_scale + xhat_scale(i) * c2_scale);
+      dx_scale[i] = std::fabs(r) * (std::fabs(gamma[channel(i)]) * size[i] + c1_scale + xhat_scale(i) * c2_scale);
     }
   });
-  one.want(5, std::move(dx), std::move(dx_scale));
-  one.want(6, std::move(dgamma), std::move(dgamma_scale));
-  one.want(7, std::move(dbeta), std::move(dbeta_scale));
+  one.want(first, std::move(dx), std::move(dx_scale));
+  one.want(first + 1, std::move(dgamma), std::move(dgamma_scale));
+  one.want(first + 2, std::move(dbeta), std::move(dbeta_scale));
+}
+
+}  // namespace
+
+void expect_backward(Case& one) {
+  const auto dy = one.load(0), x = one.load(1), mean = one.load(2), rstd = one.load(3);
+  const auto gamma = one.operands[4].given ? one.load(4) : Values(static_cast<size_t>(one.arguments.channels), 1.0);
+  Values size = dy;
+  for (double& value : size) value = std::fabs(value);
+  expect_gradient(one, dy, size, x, mean, rstd, gamma, 5);
 }
 
 void expect_forward(Case& one) {
@@ -120,6 +134,44 @@ void expect_forward(Case& one) {
   one.want(3, std::move(y), std::move(y_scale));
   one.want(4, std::move(mean), std::move(mean_scale));
   one.want(5, std::move(rstd), std::move(rstd_scale));
+}
+
+namespace {
+
+double sigmoid(double t) { return 1 / (1 + std::exp(-t)); }
+
+}  // namespace
+
+void expect_swish(Case& one) {
+  expect_forward(one);
+  if (!one.arguments.activate) return;
+  const double scale = one.arguments.swish_scale;
+  Operand& y = one.operands[3];
+  for (size_t i = 0; i < y.expect.size(); ++i) {
+    const double gn = y.expect[i];
+    y.expect[i] = gn * sigmoid(scale * gn);
+    y.bound[i] = y.bound[i] * 1.5 + std::fabs(y.expect[i]) * y.bound[i];  // swish has a slope of at most 1.1
+  }
+}
+
+// The true gradient on dy * swish', in the order of the operands of aclnnGroupNormBackward.
+void expect_swish_gradient(Case& one) {
+  const Arguments& a = one.arguments;
+  auto dy = one.load(0);
+  const auto mean = one.load(1), rstd = one.load(2), x = one.load(3), gamma = one.load(4), beta = one.load(5);
+  const auto length = static_cast<size_t>(a.length);
+  Values size(dy.size());
+  for_each_group(a, a.groups, [&](const Group& group) {
+    for (size_t i = group.begin; i < group.end; ++i) {
+      const size_t c = group.first_channel + (i - group.begin) / length;
+      const double reach = std::fabs(gamma[c] * rstd[group.index]) * (std::fabs(x[i]) + std::fabs(mean[group.index]));
+      // The slope is at most 1.1, and as uncertain as what goes into t.
+      size[i] = std::fabs(dy[i]) * (1.1 + std::fabs(a.swish_scale) * (reach + std::fabs(beta[c])));
+      const double t = a.swish_scale * (gamma[c] * (x[i] - mean[group.index]) * rstd[group.index] + beta[c]);
+      dy[i] *= sigmoid(t) * (1 + t * (1 - sigmoid(t)));
+    }
+  });
+  expect_gradient(one, dy, size, x, mean, rstd, gamma, 6);
 }
 
 }  // namespace groupnorm::fuzz
