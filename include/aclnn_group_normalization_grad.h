@@ -7,7 +7,8 @@
 // aclnnGroupNormBackward (aclnnop/aclnn_group_norm_backward.h) is the true one.
 //
 // x, dy, gamma, dx: one shape of 3 to 8 dimensions, [N, G, *]; gamma is already broadcast. mean, rstd: [N, G].
-// One dtype for all: ACL_FLOAT, ACL_FLOAT16 or ACL_BF16. Format ACL_FORMAT_ND, contiguous.
+// One dtype for all: ACL_FLOAT, ACL_FLOAT16 or ACL_BF16. Contiguous. Format ACL_FORMAT_ND; NCL, NCHW,
+// NHWC and NCDHW count as ND, as on a device.
 // 161001: a null pointer. 161002: anything else that is wrong; then nothing was written.
 #ifndef ACLNN_GROUP_NORMALIZATION_GRAD_H_
 #define ACLNN_GROUP_NORMALIZATION_GRAD_H_

@@ -320,7 +320,7 @@ ERRORS = {
     },
     "A rank 2": (lambda: _a(x=X[0], dy=X[0], gamma=X[0]), INVALID, "x has 2 dimensions; accepted: 3 to 8"),
     "A rank 9": (lambda: _a(x=X.reshape(2, 4, 8, *[1] * 6)), INVALID, "x has 9 dimensions; accepted: 3 to 8"),
-    "A rank of gamma": (lambda: _a(gamma=GAMMA), INVALID, "gamma has 1 dimensions; accepted: 3 to 8"),
+    "A rank of gamma": (lambda: _a(gamma=GAMMA), INVALID, "gamma has shape [4]; accepted: [2, 4, 8], the shape of x, to which gamma is broadcast already"),
     "A shape of dy": (lambda: _a(dy=X[:, :, 1:]), INVALID, "dy has shape [2, 4, 7]; accepted: [2, 4, 8]"),
     "A shape of gamma": (lambda: _a(gamma=X[:1]), INVALID, "gamma has shape [1, 4, 8]; accepted: [2, 4, 8]"),
     "A shape of mean": (lambda: _a(mean=STATS.T), INVALID, "mean has shape [4, 2]; accepted: [2, 4]"),
@@ -415,7 +415,7 @@ def test_messages_of_refused_launches(device, armed):
     launch = acl.nn.group_normalization_grad
     for arguments, words in (
         ((workspace, size, None), "executor is null"),
-        ((None, size, executor), "workspace is null; accepted: a pointer"),
+        ((None, size, executor), f"workspace is null; accepted: {size} bytes of device memory, what phase 1 said"),
         ((workspace, size - 1, executor), f"workspaceSize is {size - 1}; accepted: {size}, what phase 1 said, or more"),
         ((workspace, size, dx), "which is an aclTensor; accepted: an aclOpExecutor"),
     ):

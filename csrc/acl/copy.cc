@@ -139,7 +139,13 @@ aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t cou
     const auto target = resolve({"dst", dst, count, true}, target_side(kind));
     const auto source = resolve({"src", src, count, false}, source_side(kind));
     if (dst == src) return;
-    on->push(make_work([=](const std::atomic<bool>&) { std::memmove(dst, src, count); }), pins_of(source, target));
+    size_t room;
+    const std::shared_ptr<void> blocks[] = {host_room(dst, &room), host_room(src, &room)};  // kept until it is done
+    on->push(make_work([=](const std::atomic<bool>&) {
+               (void)blocks;
+               std::memmove(dst, src, count);
+             }),
+             pins_of(source, target));
   });
 }
 

@@ -95,8 +95,11 @@ class Handles {
     } else if (kind != static_cast<uintptr_t>(kind_)) {
       reason += text("which is ", kind_name(static_cast<Kind>(kind)), "; accepted: ", kind_name(kind_));
     } else {
-      reason += text(kind_name(kind_),
-                     kind_ == Kind::kExecutor ? " that was already used or destroyed" : " that was already destroyed");
+      reason +=
+          text(kind_name(kind_), kind_ == Kind::kExecutor
+                                     ? " that was already used or destroyed; accepted: one from phase 1, once, or "
+                                       "again after aclSetAclOpExecutorRepeatable"
+                                     : " that was already destroyed");
     }
     return reason;
   }

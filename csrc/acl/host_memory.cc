@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "context.h"
+#include "error.h"
 #include "fork.h"
 #include "memory.h"
 
@@ -15,23 +16,27 @@ constexpr size_t kAlignment = 64;
 
 struct HostBlocks {
   std::mutex mutex;
-  std::map<const char*, size_t> sizes;
+  struct Block {
+    size_t size;
+    std::shared_ptr<void> memory;  // queued copies hold it too
+  };
+  std::map<const char*, Block> all;
 
   HostBlocks() { keep_over_forks(LockRank::kMemory, mutex); }
   static HostBlocks& get() {
     static HostBlocks* const blocks = new HostBlocks;
     return *blocks;
   }
-  // Bytes from `pointer` to the end of its block; false when it is in none.
-  bool room(const void* pointer, size_t* bytes) {
+  // The block that `pointer` is in, and the bytes from there to its end; null when it is in none.
+  std::shared_ptr<void> room(const void* pointer, size_t* bytes) {
     const std::lock_guard<std::mutex> lock(mutex);
     const char* at = static_cast<const char*>(pointer);
-    auto next = sizes.upper_bound(at);
-    if (next == sizes.begin()) return false;
-    const auto& [base, size] = *std::prev(next);
-    if (at >= base + size) return false;
-    *bytes = static_cast<size_t>(base + size - at);
-    return true;
+    auto next = all.upper_bound(at);
+    if (next == all.begin()) return nullptr;
+    const auto& [base, block] = *std::prev(next);
+    if (at >= base + block.size) return nullptr;
+    *bytes = static_cast<size_t>(base + block.size - at);
+    return block.memory;
   }
 };
 
@@ -40,10 +45,10 @@ struct HostBlocks {
 size_t host_blocks() {
   HostBlocks& blocks = HostBlocks::get();
   const std::lock_guard<std::mutex> lock(blocks.mutex);
-  return blocks.sizes.size();
+  return blocks.all.size();
 }
 
-bool host_room(const void* pointer, size_t* bytes) { return HostBlocks::get().room(pointer, bytes); }
+std::shared_ptr<void> host_room(const void* pointer, size_t* bytes) { return HostBlocks::get().room(pointer, bytes); }
 
 bool host_has(const void* pointer, size_t bytes, bool written) {
   uintptr_t at = reinterpret_cast<uintptr_t>(pointer);
@@ -81,9 +86,10 @@ aclError aclrtMallocHost(void** hostPtr, size_t size) {
     if (posix_memalign(&block, kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment) != 0) {
       throw Fault{ACL_ERROR_RT_MEMORY_ALLOCATION, text("size is ", size, ", more than the host has")};
     }
+    std::shared_ptr<void> memory(block, std::free);
     HostBlocks& blocks = HostBlocks::get();
     const std::lock_guard<std::mutex> lock(blocks.mutex);
-    blocks.sizes.emplace(static_cast<char*>(block), size);
+    blocks.all.emplace(static_cast<char*>(block), HostBlocks::Block{size, std::move(memory)});
     *hostPtr = block;
   });
 }
@@ -92,14 +98,20 @@ aclError aclrtFreeHost(void* hostPtr) {
   return entry(__func__, [&] {
     require(hostPtr, "hostPtr");
     HostBlocks& blocks = HostBlocks::get();
-    {
-      const std::lock_guard<std::mutex> lock(blocks.mutex);
-      if (blocks.sizes.erase(static_cast<char*>(hostPtr)) == 0) {
-        throw Fault{ACL_ERROR_RT_PARAM_INVALID,
-                    text("hostPtr is ", hex(hostPtr), ", which is not from aclrtMallocHost or was freed already",
-                         place_of(hostPtr).where == Where::kElsewhere ? "" : " (aclrtFree frees device memory)")};
-      }
+    std::shared_ptr<void> memory;  // goes without the lock, and after the last copy that is queued
+    const std::lock_guard<std::mutex> lock(blocks.mutex);
+    const auto found = blocks.all.find(static_cast<char*>(hostPtr));
+    if (found == blocks.all.end()) {
+      throw Fault{ACL_ERROR_RT_PARAM_INVALID,
+                  text("hostPtr is ", hex(hostPtr), ", which is not from aclrtMallocHost or was freed already",
+                       place_of(hostPtr).where == Where::kElsewhere ? "" : " (aclrtFree frees device memory)")};
     }
-    std::free(hostPtr);
+    if (found->second.memory.use_count() > 1) {
+      warn_or_throw("aclrtFreeHost", ACL_ERROR_RT_MEMORY_FREE,
+                    text(hex(hostPtr), ", ", found->second.size,
+                         " bytes, is freed while queued work still uses it: synchronise the stream first"));
+    }
+    memory = std::move(found->second.memory);
+    blocks.all.erase(found);
   });
 }

@@ -50,8 +50,8 @@ Place place_of(const void* pointer);
 // Throws `code` unless all of the extent is in one live allocation, which it returns.
 std::shared_ptr<Allocation> check_extent(const Extent& extent, int code);
 
-// Bytes from `pointer` to the end of its block from aclrtMallocHost; false when it is in none.
-bool host_room(const void* pointer, size_t* bytes);
+// The block from aclrtMallocHost that `pointer` is in, and the bytes from there to its end; null when it is in none.
+std::shared_ptr<void> host_room(const void* pointer, size_t* bytes);
 
 // How many blocks from aclrtMallocHost there are.
 size_t host_blocks();

@@ -10,42 +10,39 @@ namespace {
 // More than any address space has room for. Below it no product of a few sizes overflows.
 constexpr int64_t kMaxElements = int64_t{1} << 47;
 
-const char* dtype_name(int dtype) {
-  switch (dtype) {
-    case ACL_FLOAT:
-      return "ACL_FLOAT";
-    case ACL_FLOAT16:
-      return "ACL_FLOAT16";
-    case ACL_BF16:
-      return "ACL_BF16";
-    case ACL_DOUBLE:
-      return "ACL_DOUBLE";
-    case ACL_INT32:
-      return "ACL_INT32";
-    case ACL_INT64:
-      return "ACL_INT64";
-    default:
-      return "aclDataType";
+const char* dtype_name(int value) {
+  static const std::pair<int, const char*> names[] = {
+      {ACL_FLOAT, "ACL_FLOAT"},   {ACL_FLOAT16, "ACL_FLOAT16"},     {ACL_INT8, "ACL_INT8"},
+      {ACL_INT32, "ACL_INT32"},   {ACL_UINT8, "ACL_UINT8"},         {ACL_INT16, "ACL_INT16"},
+      {ACL_UINT16, "ACL_UINT16"}, {ACL_UINT32, "ACL_UINT32"},       {ACL_INT64, "ACL_INT64"},
+      {ACL_UINT64, "ACL_UINT64"}, {ACL_DOUBLE, "ACL_DOUBLE"},       {ACL_BOOL, "ACL_BOOL"},
+      {ACL_STRING, "ACL_STRING"}, {ACL_COMPLEX64, "ACL_COMPLEX64"}, {ACL_COMPLEX128, "ACL_COMPLEX128"},
+      {ACL_BF16, "ACL_BF16"}};
+  for (const auto& [known, name] : names) {
+    if (known == value) return name;
   }
+  return "aclDataType";
 }
 
 std::string dtype_text(aclDataType dtype) { return text(dtype_name(dtype), " (", static_cast<int>(dtype), ")"); }
 
-const char* format_name(int format) {
-  switch (format) {
-    case ACL_FORMAT_ND:
-      return "ACL_FORMAT_ND";
-    case ACL_FORMAT_NCHW:
-      return "ACL_FORMAT_NCHW";
-    case ACL_FORMAT_NHWC:
-      return "ACL_FORMAT_NHWC";
-    case ACL_FORMAT_NCDHW:
-      return "ACL_FORMAT_NCDHW";
-    case ACL_FORMAT_NCL:
-      return "ACL_FORMAT_NCL";
-    default:
-      return "aclFormat";
+const char* format_name(int value) {
+  static const std::pair<int, const char*> names[] = {{ACL_FORMAT_ND, "ACL_FORMAT_ND"},
+                                                      {ACL_FORMAT_NCHW, "ACL_FORMAT_NCHW"},
+                                                      {ACL_FORMAT_NHWC, "ACL_FORMAT_NHWC"},
+                                                      {ACL_FORMAT_NCDHW, "ACL_FORMAT_NCDHW"},
+                                                      {ACL_FORMAT_NCL, "ACL_FORMAT_NCL"},
+                                                      {ACL_FORMAT_NC1HWC0, "ACL_FORMAT_NC1HWC0"},
+                                                      {ACL_FORMAT_FRACTAL_Z, "ACL_FORMAT_FRACTAL_Z"},
+                                                      {ACL_FORMAT_HWCN, "ACL_FORMAT_HWCN"},
+                                                      {ACL_FORMAT_NDHWC, "ACL_FORMAT_NDHWC"},
+                                                      {ACL_FORMAT_FRACTAL_NZ, "ACL_FORMAT_FRACTAL_NZ"},
+                                                      {ACL_FORMAT_NDC1HWC0, "ACL_FORMAT_NDC1HWC0"},
+                                                      {ACL_FORMAT_NC, "ACL_FORMAT_NC"}};
+  for (const auto& [known, name] : names) {
+    if (known == value) return name;
   }
+  return "aclFormat";
 }
 
 Argument argument(const char* name, const aclTensor* handle, bool output) {

@@ -67,10 +67,12 @@ aclnnStatus aclnnGroupNormBackwardGetWorkspaceSize(const aclTensor* gradOut, con
     if (__builtin_mul_overflow(N, C, &total) || __builtin_mul_overflow(total, HxW, &total)) {
       throw Fault{kParamInvalid, text("N, C and HxW are ", N, ", ", C, " and ", HxW, "; accepted: what memory holds")};
     }
-    check_elements(dy, total, "N * C * HxW");
-    check_elements(x, total, "N * C * HxW");
-    check_elements(mean_, groups, "N * group");
-    check_elements(rstd_, groups, "N * group");
+    const std::string sizes = text("N * C * HxW of N = ", N, ", C = ", C, ", HxW = ", HxW);
+    check_elements(dy, total, sizes);
+    check_elements(x, total, sizes);
+    const std::string stats = text("N * group of N = ", N, ", group = ", group);
+    check_elements(mean_, groups, stats);
+    check_elements(rstd_, groups, stats);
     check_elements(gamma_, C, "C");
     if (dx) check_shape(dx, x.shape(), "the shape of input");
     const std::vector<int64_t> affine = gamma_ ? gamma_.shape() : std::vector<int64_t>{C};

@@ -22,9 +22,10 @@ aclnnStatus aclnnGroupNormalizationGradGetWorkspaceSize(const aclTensor* x, cons
     for (const Argument* one : {&x_, &dy_, &gamma_, &mean_, &rstd_, &dx_}) {
       check_format(*one, {ACL_FORMAT_ND, ACL_FORMAT_NCHW, ACL_FORMAT_NHWC, ACL_FORMAT_NCDHW, ACL_FORMAT_NCL});
     }
-    for (const Argument* one : {&x_, &dy_, &gamma_}) check_rank(*one, 3, 8);
+    check_rank(x_, 3, 8);
     elements(x_);
-    for (const Argument* other : {&dy_, &gamma_, &dx_}) check_shape(*other, x_.shape(), "the shape of x");
+    for (const Argument* other : {&dy_, &dx_}) check_shape(*other, x_.shape(), "the shape of x");
+    check_shape(gamma_, x_.shape(), "the shape of x, to which gamma is broadcast already");
     const int64_t n = x_.shape()[0];
     const int64_t groups = x_.shape()[1];
     for (const Argument* stat : {&mean_, &rstd_}) check_shape(*stat, {n, groups}, "the first two dimensions of x");

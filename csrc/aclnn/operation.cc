@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
+#include "core/dispatch.h"
 #include "core/parallel.h"
 
 namespace groupnorm::host {
@@ -125,6 +127,22 @@ bool lies_as(const Tensor& tensor, const std::vector<int64_t>& strides) {
   return true;
 }
 
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// The SIMD levels that run here.
+std::string levels() {
+  std::string names;
+  int count = 0;
+  const Isa* const list = isa_list(&count);
+  for (int i = 0; i < count; ++i) {
+    if (list[i].table && list[i].supported) names += text(names.empty() ? "" : ", ", list[i].name);
+  }
+  return names;
+}
+
 bool full_size(Role role, Operator op) {
   return role == Role::kX || role == Role::kDy || role == Role::kDx || role == Role::kY ||
          (role == Role::kGamma && op == Operator::kGroupNormalizationGrad);
@@ -135,7 +153,8 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
   GroupNormOperation(const char* function, const Problem& given_problem, const std::vector<Given>& given)
       : problem_(given_problem), threads_(default_threads()) {
     if (threads_ == 0) {
-      throw Fault{kInner, text("GROUPNORM_NUM_THREADS is not a number from 1 to ", kMaxThreads)};
+      throw Fault{kInner, text("GROUPNORM_NUM_THREADS is '", variable("GROUPNORM_NUM_THREADS"),
+                               "'; accepted: a number from 1 to ", kMaxThreads)};
     }
     name = function;
     positions_.fill(-1);
@@ -284,7 +303,7 @@ class GroupNormOperation : public Operation, public std::enable_shared_from_this
     const Status status = groupnorm::run(problem_, in, out, workspace, core_bytes_, threads_);
     if (status == Status::kUnsupportedIsa) {
       throw Fault{ACL_ERROR_RT_VECTOR_CORE_EXCEPTION,
-                  text(name, ": GROUPNORM_ISA names an instruction set that this machine or this build does not have")};
+                  text(name, ": GROUPNORM_ISA is '", variable("GROUPNORM_ISA"), "'; accepted: ", levels())};
     }
     if (status != Status::kOk) {
       throw Fault{ACL_ERROR_RT_VECTOR_CORE_EXCEPTION,

@@ -126,8 +126,9 @@ class Turn {
     const std::lock_guard<std::mutex> lock(executor.mutex);
     repeatable_ = executor.repeatable;
     if (!repeatable_ && (executor.launching || !executors().find(handle))) {
-      throw Fault{kParamInvalid,
-                  text("executor is ", hex(handle), ", an aclOpExecutor that was already used or destroyed")};
+      throw Fault{kParamInvalid, text("executor is ", hex(handle),
+                                      ", an aclOpExecutor that was already used or destroyed; accepted: one from "
+                                      "phase 1, once, or again after aclSetAclOpExecutorRepeatable")};
     }
     executor.launching = true;
   }
@@ -156,7 +157,10 @@ aclnnStatus launch(const char* function, void* workspace, uint64_t workspace_byt
     }
     const Extent scratch{"workspace", workspace, operation.workspace_bytes, true};
     if (scratch.bytes > 0) {
-      require(workspace, "workspace", kParamNullptr);
+      if (!workspace) {
+        throw Fault{kParamNullptr, text("workspace is null; accepted: ", scratch.bytes,
+                                        " bytes of device memory, what phase 1 said, or more")};
+      }
       if (workspace_bytes < scratch.bytes) {
         throw Fault{kParamInvalid, text("workspaceSize is ", workspace_bytes, "; accepted: ", scratch.bytes,
                                         ", what phase 1 said, or more")};

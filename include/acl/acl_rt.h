@@ -209,7 +209,8 @@ ACL_FUNC_VISIBILITY aclError aclInit(const char* configPath);
 ACL_FUNC_VISIBILITY aclError aclFinalize(void);
 ACL_FUNC_VISIBILITY aclError aclFinalizeReference(uint64_t* refCount);
 
-/* The thread's last error as a sentence, null when there was none. It stays valid until the thread's next call. */
+/* The thread's last error as a sentence, once: null when there was none since the last call of this function. The
+ * text stays valid until the next one. */
 ACL_FUNC_VISIBILITY const char* aclGetRecentErrMsg(void);
 
 ACL_FUNC_VISIBILITY aclError aclrtGetVersion(int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion);

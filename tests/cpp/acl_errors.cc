@@ -147,8 +147,8 @@ void error_table() {
     for (Argument* a : {&c.x, &c.dy, &c.gamma, &c.dx}) a->shape = Shape{2, 4};
   });
   run("rank 0", kInvalid, "0 dimensions", [](Case& c) { c.x.shape = Shape(); });
-  run("rank of dy", kInvalid, "dy has 2 dimensions", [](Case& c) { c.dy.shape = Shape{2, 32}; });
-  run("rank of gamma", kInvalid, "gamma has 1 dimensions", [](Case& c) { c.gamma.shape = Shape{4}; });
+  run("rank of dy", kInvalid, "dy has shape [2, 32]", [](Case& c) { c.dy.shape = Shape{2, 32}; });
+  run("rank of gamma", kInvalid, "gamma has shape [4]", [](Case& c) { c.gamma.shape = Shape{4}; });
   run("rank of mean", kInvalid, "mean has shape [8]", [](Case& c) { c.mean.shape = Shape{8}; });
   // Shapes.
   run("shape of dy", kInvalid, "dy has shape [2, 4, 7]", [](Case& c) { c.dy.shape = Shape{2, 4, 7}; });
