@@ -488,6 +488,23 @@ def test_memory_freed_in_use_is_warned_of(capfd, gate, stream):
     assert acl.rt.synchronize_stream(stream) == 0
 
 
+def test_host_memory_freed_in_use_ends_well(capfd, gate, stream):
+    gate.entered.wait(10)
+    size = 1 << 20
+    pointer, _ = acl.rt.malloc(size, 0)
+    block, _ = acl.rt.malloc_host(size)
+    ctypes.memset(block, 7, size)
+    assert acl.rt.memcpy_async(pointer, size, block, size, H2D, stream) == 0
+    assert acl.rt.free_host(block) == 0
+    assert "is freed while queued work still uses it" in capfd.readouterr().err
+    gate.open()
+    assert acl.rt.synchronize_stream(stream) == 0
+    host = np.zeros(size, np.uint8)
+    assert acl.rt.memcpy(host.ctypes.data, size, pointer, size, D2H) == 0
+    assert (host == 7).all()
+    assert acl.rt.free(pointer) == 0
+
+
 def test_memory_freed_in_use_is_an_error_when_strict(strict, gate, stream):
     gate.entered.wait(10)
     pointer, _ = acl.rt.malloc(64, 0)

@@ -125,6 +125,13 @@ def test_a_generator_that_is_closed_late():
         (lambda d: d.empty((2.5,), "f4"), TypeError, "shape: .*whole numbers"),
         (lambda d: d.upload(X.astype(">f4")), TypeError, "array: dtype >f4; accepted: .*byte order"),
         (lambda d: d.upload(np.array([None])), TypeError, "array: dtype object"),
+        (lambda d: d.launch("aclnnFoo", []), ValueError, "operator_name: 'aclnnFoo'; accepted: aclnnGroupNorm, "),
+        (
+            lambda d: d.launch("aclnnGroupNormBackward", [1, 2]),
+            TypeError,
+            r"2 arguments; accepted: 13 \(gradOut, input",
+        ),
+        (lambda d: np.asarray(d.upload(X)), TypeError, r"is on a device; accepted: its \.numpy\(\)"),
         (lambda d: aclnn.group_norm(X, 2.0), TypeError, "num_groups: float; accepted: a whole number"),
         (lambda d: aclnn.group_norm(X, 2**70), ValueError, "num_groups: .* 64 bits"),
         (lambda d: aclnn.group_norm(X, 2**40), aclnn.AclError, "group is 1099511627776; accepted: a divisor"),

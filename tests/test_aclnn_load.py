@@ -109,6 +109,8 @@ def test_libraries_that_are_missing_are_named(fake_cann, tmp_path):
     assert "no libnnopbase.so in lib64 or lib" in load(home)[0][2]
     assert "no libascendcl.so or libacl_rt.so" in load(tmp_path / "nowhere")[0][2]
     (error, why), _ = load(None, repr(str(tmp_path / "nowhere")))
+    assert (error, "no folder" in why) == ("OSError", True)
+    (error, why), _ = load(None, repr(str(tmp_path)))
     assert (error, "no libascendcl.so" in why) == ("OSError", True)
     assert load(None, "''")[0][0] == "ValueError"
     assert load(None, "'cann'")[0] == ["OSError", "load('cann'): ASCEND_HOME_PATH is not set"]

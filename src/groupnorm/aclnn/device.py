@@ -18,6 +18,7 @@ import numpy as np
 from ..spec import Array
 from .errors import AclError
 from .library import Library, load
+from .prototypes import PROTOTYPES
 
 # aclDataType
 _DTYPES = {
@@ -124,6 +125,9 @@ class DeviceArray:
         if self._collected.detach():
             self.device.synchronize()
             self.device._free(self._address)
+
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        raise TypeError(f"{self!r} is on a device; accepted: its .numpy(), which copies it")
 
     def __repr__(self) -> str:
         state = f"address=0x{self._address:x}" if self._collected.alive else "freed"
@@ -249,6 +253,15 @@ class Device:
         for an aclBoolArray, None for null, numbers and strings for the rest. AclError when a phase refuses.
         """
         stream = self.stream
+        phase1 = PROTOTYPES.get(f"{operator_name}GetWorkspaceSize")
+        if phase1 is None:
+            known = sorted(
+                name.removesuffix("GetWorkspaceSize") for name in PROTOTYPES if name.endswith("WorkspaceSize")
+            )
+            raise ValueError(f"operator_name: {operator_name!r}; accepted: {', '.join(known)}")
+        names = [parameter.name for parameter in phase1.parameters[:-2]]
+        if len(arguments) != len(names):
+            raise TypeError(f"{operator_name}: {len(arguments)} arguments; accepted: {len(names)} ({', '.join(names)})")
         self._here()
         held: list[Callable[[], None]] = []
         try:

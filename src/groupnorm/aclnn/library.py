@@ -249,7 +249,7 @@ def _caller(prototype: Prototype, function: Callable[..., Any]) -> Callable[...,
         results = [_result(getattr(output, "value", output)) for output in outputs]
         return (*results, ret) if results else _result(ret)
 
-    call.__name__ = _python_name(prototype.name).rpartition(".")[2]
+    call.__name__ = call.__qualname__ = _python_name(prototype.name).rpartition(".")[2]
     call.__doc__ = f"{prototype.name} in pyACL's manner: ({', '.join(parameter.name for parameter in inputs)})."
     return call
 
@@ -331,4 +331,6 @@ def load(which: str | os.PathLike[str] | None = None) -> Library:
         return _open(host_prefix(), "asked for")
     if not os.fspath(which):
         raise ValueError("load: an empty path; accepted: 'host', 'cann' or the path of a prefix")
+    if not Path(which).is_dir():
+        raise OSError(f"load: no folder {os.fspath(which)!r}; accepted: 'host', 'cann' or the path of a prefix")
     return _open(Path(which), "asked for by path")
