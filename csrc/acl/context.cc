@@ -134,6 +134,11 @@ std::shared_ptr<Stream> Context::default_stream() {
   return default_stream_;
 }
 
+bool Context::is_default(const std::shared_ptr<Stream>& stream) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return default_stream_ == stream;
+}
+
 std::vector<std::shared_ptr<Stream>> Context::streams_of() const {
   std::vector<std::shared_ptr<Stream>> mine;
   for (auto& stream : host::streams().all()) {

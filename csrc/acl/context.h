@@ -18,6 +18,7 @@ struct Context : std::enable_shared_from_this<Context> {
 
   // Made when first asked for.
   std::shared_ptr<Stream> default_stream();
+  bool is_default(const std::shared_ptr<Stream>& stream);
   // All of its streams, the default one too.
   std::vector<std::shared_ptr<Stream>> streams_of() const;
   // Waits for its streams and ends them.

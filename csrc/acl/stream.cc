@@ -33,7 +33,7 @@ void create(aclrtStream* stream, uint32_t priority, uint32_t flag) {
 void destroy(aclrtStream stream, bool drain) {
   require(stream, "stream");
   const std::shared_ptr<Stream> found = stream_of(stream);
-  if (const auto context = found->context.lock(); context && context->default_stream_ == found) {
+  if (const auto context = found->context.lock(); context && context->is_default(found)) {
     throw Fault{ACL_ERROR_RT_PARAM_INVALID, "stream is the default stream of its context, which goes with it"};
   }
   found->check_may_wait();
