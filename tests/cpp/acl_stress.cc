@@ -105,6 +105,10 @@ aclTensor* make_tensor(const std::vector<int64_t>& dims, void* data) {
 // What a thread has: its streams, an event, callbacks that it runs itself.
 struct Worker {
   Worker() {
+    // One stream goes while another thread may be the first to ask for the default one of their context.
+    OK_OR_FAIL(aclrtCreateStream(&stream));
+    OK_OR_FAIL(aclrtDestroyStream(stream));
+    OK_OR_FAIL(aclrtSynchronizeStream(nullptr));
     OK_OR_FAIL(aclrtCreateStream(&stream));
     OK_OR_FAIL(aclrtCreateStream(&copies));
     OK_OR_FAIL(aclrtCreateEvent(&event));
@@ -241,6 +245,7 @@ int main(int argc, char** argv) {
 
   std::vector<Case> cases;
   {
+    OK_OR_FAIL(aclrtCreateContext(&shared, 0));  // not the one that the threads share
     Worker worker;
     for (int i = 0; i < kCases; ++i) {
       cases.push_back(make_case(i));
