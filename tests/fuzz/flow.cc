@@ -85,6 +85,7 @@ void spoil_tensor(Case& one, Input& in) {
 }
 
 void spoil_attribute(Case& one, Input& in) {
+  static char not_accepted[] = "NHWC";
   Arguments& a = one.arguments;
   switch (in.below(6)) {
     case 0:
@@ -101,7 +102,8 @@ void spoil_attribute(Case& one, Input& in) {
       return;
     case 4: {
       static const double kEps[] = {0, -1, std::nan(""), INFINITY, 1e-320};
-      a.eps = in.pick(kEps);
+      a.eps = a.swish_scale = in.pick(kEps);
+      a.format = not_accepted;
       return;
     }
     default:
@@ -260,7 +262,7 @@ void run_operator(World& world, Input& in) {
   const bool repeatable = in.chance(32);
   int code = world.status(
       op.phase1(one.arguments, wrong.no_size ? nullptr : &launch.size, wrong.no_executor ? nullptr : &launch.executor));
-  FUZZ_CHECK(wrong.anything || code == 0, "%s phase 1: %d", op.name, code);
+  FUZZ_CHECK(wrong.anything || code == 0, "%s phase 1: %d, %s", op.name, code, world.said);
   if (code == 0) {
     world.add(kExecutor, launch.executor);
     aclOpExecutor* const executor = launch.executor;
@@ -270,7 +272,7 @@ void run_operator(World& world, Input& in) {
       own_workspace = launch.workspace;
       const Operator& called = wrong.foreign_function ? kOperators[in.slot(kOperatorCount, 16)] : op;
       code = world.status(called.phase2(launch.workspace, launch.size, launch.executor, stream));
-      FUZZ_CHECK(wrong.anything || code == 0, "%s phase 2: %d", op.name, code);
+      FUZZ_CHECK(wrong.anything || code == 0, "%s phase 2: %d, %s", op.name, code, world.said);
       FUZZ_CHECK(!clash || code != 0, "%s where an output clashes", op.name);
       FUZZ_CHECK(!wrong.foreign_function || &called == &op || code != 0);
     }

@@ -103,7 +103,7 @@ void choose_alias(Case& one, Input& in) {
   const Operand& input = one.operands[in.below(one.operands.size())];
   if (!output.output || !output.given || !output.written || input.output || !input.given) return;
   if (output.dims != input.dims || output.type != input.type) return;
-  if (input.strided && !output.strided) return;
+  if (!output.strided && output.strides != input.strides) return;
   if (std::find(input.strides.begin(), input.strides.end(), 0) != input.strides.end()) return;
   output.strides = input.strides;
   output.offset = input.offset;

@@ -84,47 +84,69 @@ void build_forward(Case& one, Input& in) {
   one.add("rstdOut", true, {a.n, a.groups}, one.type);
 }
 
-// The forwards with swish take no empty tensors, and write contiguous ones.
-void fill(Case& one) {
-  for (int64_t& dim : one.shape) dim = std::max<int64_t>(dim, 1);
-}
-
-void build_swish(Case& one, Input& in) {
-  static constexpr double kScales[] = {1, 1.702, -0.5, 0};
-  fill(one);
-  build_forward(one, in);
-  for (size_t i = 3; i < 6; ++i) one.operands[i].strided = false;
-  for (size_t i = 1; i < 3; ++i) one.operands[i].given = true;
-  one.arguments.activate = !in.chance(48);
-  one.arguments.swish_scale = in.pick(kScales);
-}
-
-void build_silu(Case& one, Input& in) {
-  build_swish(one, in);
-  one.arguments.activate = true;
-  one.arguments.swish_scale = 1;
-}
-
-void build_silu_v2(Case& one, Input& in) {
-  build_swish(one, in);
-  one.arguments.swish_scale = 1;
-}
-
-void build_swish_gradient(Case& one, Input& in) {
-  static constexpr double kScales[] = {1, 1.702, -0.5, 0};
-  fill(one);
-  one.type = float_type(in);
+// The operators that activate: no empty tensors, groups that divide, contiguous outputs.
+void take_full_sizes(Case& one) {
+  for (int64_t& dim : one.shape) dim = std::max<int64_t>(1, dim);
   take_sizes(one);
   Arguments& a = one.arguments;
   if (a.channels % a.groups != 0) a.groups = 1;
+}
+
+void build_activated(Case& one, Input& in, bool gamma_has_stats, bool needs_affine) {
+  static constexpr double kScales[] = {1, 1.702, -1, 0, 20};
+  one.type = float_type(in);
+  take_full_sizes(one);
+  Arguments& a = one.arguments;
   a.swish_scale = in.pick(kScales);
-  const std::vector<int64_t> stats{a.n, a.groups};
+  const aclDataType affine_type = in.chance(64) ? ACL_FLOAT : one.type;
+  one.add("self", false, one.shape, one.type).in_step = true;
+  for (const char* name : {"gamma", "beta"}) {
+    one.add(name, false, {a.channels}, affine_type).given = needs_affine || !in.chance(64);
+  }
+  const aclDataType stats_type = gamma_has_stats ? affine_type : one.type;
+  one.add("out", true, one.shape, one.type, false).in_step = true;
+  one.add("meanOut", true, {a.n, a.groups}, stats_type, false);
+  one.add("rstdOut", true, {a.n, a.groups}, stats_type, false);
+}
+
+void build_silu(Case& one, Input& in) {
+  build_activated(one, in, false, false);
+  one.arguments.swish_scale = 1;
+  one.arguments.activate = true;
+}
+
+void build_silu_v2(Case& one, Input& in) {
+  build_silu(one, in);
+  one.arguments.activate = !in.chance(64);
+}
+
+char* data_format(Input& in) {
+  static char accepted[] = "NCHW";
+  return in.chance(128) ? accepted : nullptr;
+}
+
+void build_swish(Case& one, Input& in) {
+  build_activated(one, in, true, true);
+  one.arguments.activate = !in.chance(64);
+  one.arguments.format = data_format(in);
+}
+
+void build_swish_grad(Case& one, Input& in) {
+  static constexpr double kScales[] = {1, 1.702, -1, 0, 20};
+  one.type = float_type(in);
+  take_full_sizes(one);
+  Arguments& a = one.arguments;
+  a.swish_scale = in.pick(kScales);
+  a.format = data_format(in);
   one.add("dy", false, one.shape, one.type).in_step = true;
-  for (const char* name : {"mean", "rstd"}) one.add(name, false, stats, one.type);
+  for (const char* name : {"mean", "rstd"}) one.add(name, false, {a.n, a.groups}, one.type);
   one.add("x", false, one.shape, one.type).in_step = true;
   for (const char* name : {"gamma", "beta"}) one.add(name, false, {a.channels}, one.type);
   one.add("dxOut", true, one.shape, one.type, false).in_step = true;
-  for (const char* name : {"dgammaOut", "dbetaOut"}) one.add(name, true, {a.channels}, one.type, false);
+  for (const size_t i : {0, 1}) {
+    a.required[i] = !in.chance(48);
+    one.add(i == 0 ? "dgammaOut" : "dbetaOut", true, {a.channels}, one.type, false).written = a.required[i];
+  }
 }
 
 }  // namespace
@@ -150,31 +172,30 @@ const Operator kOperators[] = {
                                              a.eps, a.tensor[3], a.tensor[4], a.tensor[5], size, executor);
      },
      aclnnGroupNorm},
-    {"aclnnGroupNormSilu", 6, build_silu, expect_swish,
+    {"aclnnGroupNormSilu", 6, build_silu, expect_forward,
      [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
        return aclnnGroupNormSiluGetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.groups, a.eps, a.tensor[3],
                                                  a.tensor[4], a.tensor[5], size, executor);
      },
      aclnnGroupNormSilu},
-    {"aclnnGroupNormSiluV2", 6, build_silu_v2, expect_swish,
+    {"aclnnGroupNormSiluV2", 6, build_silu_v2, expect_forward,
      [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
        return aclnnGroupNormSiluV2GetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.groups, a.eps, a.activate,
                                                    a.tensor[3], a.tensor[4], a.tensor[5], size, executor);
      },
      aclnnGroupNormSiluV2},
-    {"aclnnGroupNormSwish", 6, build_swish, expect_swish,
+    {"aclnnGroupNormSwish", 6, build_swish, expect_forward,
      [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
-       char format[] = "NCHW";
-       return aclnnGroupNormSwishGetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.groups, format, a.eps,
+       return aclnnGroupNormSwishGetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.groups, a.format, a.eps,
                                                   a.activate, a.swish_scale, a.tensor[3], a.tensor[4], a.tensor[5],
                                                   size, executor);
      },
      aclnnGroupNormSwish},
-    {"aclnnGroupNormSwishGrad", 9, build_swish_gradient, expect_swish_gradient,
+    {"aclnnGroupNormSwishGrad", 9, build_swish_grad, expect_swish_grad,
      [](const Arguments& a, uint64_t* size, aclOpExecutor** executor) {
-       return aclnnGroupNormSwishGradGetWorkspaceSize(a.tensor[0], a.tensor[1], a.tensor[2], a.tensor[3], a.tensor[4],
-                                                      a.tensor[5], a.groups, nullptr, a.swish_scale, true, true,
-                                                      a.tensor[6], a.tensor[7], a.tensor[8], size, executor);
+       return aclnnGroupNormSwishGradGetWorkspaceSize(
+           a.tensor[0], a.tensor[1], a.tensor[2], a.tensor[3], a.tensor[4], a.tensor[5], a.groups, a.format,
+           a.swish_scale, a.required[0], a.required[1], a.tensor[6], a.tensor[7], a.tensor[8], size, executor);
      },
      aclnnGroupNormSwishGrad},
 };

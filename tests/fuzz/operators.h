@@ -16,9 +16,11 @@ struct Arguments {
   std::array<aclTensor*, kMaxTensors> tensor{};  // in the order of the parameters
   int64_t n = 0, channels = 0, length = 0, groups = 1;
   double eps = 1e-5;
-  aclBoolArray* mask = nullptr;
-  bool activate = true;  // swish behind the forward
+  bool activate = false;  // swish
   double swish_scale = 1;
+  std::array<bool, 2> required{true, true};  // the gradients of gamma and beta
+  char* format = nullptr;
+  aclBoolArray* mask = nullptr;
 };
 
 // Memory of the device with what is in it before the operator runs.
@@ -97,10 +99,8 @@ void for_each_element(const Operand& operand, Visit&& visit) {
 
 // The true gradient, the printed one and the forward, in double precision.
 void expect_backward(Case& one);
+void expect_swish_grad(Case& one);
 void expect_printed(Case& one);
 void expect_forward(Case& one);
-// The same with swish behind the forward, where it is asked for.
-void expect_swish(Case& one);
-void expect_swish_gradient(Case& one);
 
 }  // namespace groupnorm::fuzz

@@ -52,15 +52,22 @@ void expect_printed(Case& one) {
 
 namespace {
 
-using Values = std::vector<double>;
+// Where the operands of a gradient are. No beta: no activation.
+struct Places {
+  size_t dy, x, mean, rstd, gamma, beta, dx;
+};
 
-// dx, dgamma and dbeta for the outputs from `first` on. `size` is what |dy| counts as in the bounds.
-void expect_gradient(Case& one, const Values& dy, const Values& size, const Values& x, const Values& mean,
-                     const Values& rstd, const Values& gamma, size_t first) {
+double sigmoid(double t) { return 1 / (1 + std::exp(-t)); }
+
+void expect_gradient(Case& one, const Places& at, bool swish) {
   const Arguments& a = one.arguments;
+  const auto x = one.load(at.x), mean = one.load(at.mean), rstd = one.load(at.rstd);
+  auto dy = one.load(at.dy);
   const auto channels = static_cast<size_t>(a.channels);
   const auto length = static_cast<size_t>(a.length);
-  std::vector<double> dx(x.size()), dx_scale(x.size());
+  const auto gamma = one.operands[at.gamma].given ? one.load(at.gamma) : std::vector<double>(channels, 1.0);
+  const auto beta = swish ? one.load(at.beta) : std::vector<double>();
+  std::vector<double> dy_scale(dy.size()), dx(x.size()), dx_scale(x.size());
   std::vector<double> dgamma(channels), dgamma_scale(channels), dbeta(channels), dbeta_scale(channels);
   for_each_group(a, a.groups, [&](const Group& group) {
     const double m = static_cast<double>(group.end - group.begin);
@@ -71,35 +78,38 @@ void expect_gradient(Case& one, const Values& dy, const Values& size, const Valu
     double c1 = 0, c2 = 0, c1_scale = 0, c2_scale = 0;
     for (size_t i = group.begin; i < group.end; ++i) {
       const size_t c = channel(i);
+      dy_scale[i] = std::fabs(dy[i]);
+      if (swish) {
+        const double t = a.swish_scale * (gamma[c] * xhat(i) + beta[c]);
+        const double s = sigmoid(t);
+        const double t_scale = std::fabs(a.swish_scale) * (std::fabs(gamma[c]) * xhat_scale(i) + std::fabs(beta[c]));
+        dy_scale[i] *= 1.1 + 0.5 * t_scale;  // the first and second derivative are no larger
+        dy[i] *= s + t * s * (1 - s);
+      }
       dbeta[c] += dy[i];
-      dbeta_scale[c] += size[i];
+      dbeta_scale[c] += dy_scale[i];
       dgamma[c] += dy[i] * xhat(i);
-      dgamma_scale[c] += size[i] * xhat_scale(i);
+      dgamma_scale[c] += dy_scale[i] * xhat_scale(i);
       c1 += gamma[c] * dy[i] / m;
       c2 += gamma[c] * dy[i] * xhat(i) / m;
-      c1_scale += std::fabs(gamma[c]) * size[i] / m;
-      c2_scale += std::fabs(gamma[c]) * size[i] * xhat_scale(i) / m;
+      c1_scale += std::fabs(gamma[c]) * dy_scale[i] / m;
+      c2_scale += std::fabs(gamma[c]) * dy_scale[i] * xhat_scale(i) / m;
     }
     for (size_t i = group.begin; i < group.end; ++i) {
-      const double own = gamma[channel(i)] * dy[i];
-      dx[i] = r * (own - c1 - xhat(i) * c2);
-      dx_scale[i] = std::fabs(r) * (std::fabs(gamma[channel(i)]) * size[i] + c1_scale + xhat_scale(i) * c2_scale);
+      const size_t c = channel(i);
+      dx[i] = r * (gamma[c] * dy[i] - c1 - xhat(i) * c2);
+      dx_scale[i] = std::fabs(r) * (std::fabs(gamma[c]) * dy_scale[i] + c1_scale + xhat_scale(i) * c2_scale);
     }
   });
-  one.want(first, std::move(dx), std::move(dx_scale));
-  one.want(first + 1, std::move(dgamma), std::move(dgamma_scale));
-  one.want(first + 2, std::move(dbeta), std::move(dbeta_scale));
+  one.want(at.dx, std::move(dx), std::move(dx_scale));
+  one.want(at.dx + 1, std::move(dgamma), std::move(dgamma_scale));
+  one.want(at.dx + 2, std::move(dbeta), std::move(dbeta_scale));
 }
 
 }  // namespace
 
-void expect_backward(Case& one) {
-  const auto dy = one.load(0), x = one.load(1), mean = one.load(2), rstd = one.load(3);
-  const auto gamma = one.operands[4].given ? one.load(4) : Values(static_cast<size_t>(one.arguments.channels), 1.0);
-  Values size = dy;
-  for (double& value : size) value = std::fabs(value);
-  expect_gradient(one, dy, size, x, mean, rstd, gamma, 5);
-}
+void expect_backward(Case& one) { expect_gradient(one, {0, 1, 2, 3, 4, 0, 5}, false); }
+void expect_swish_grad(Case& one) { expect_gradient(one, {0, 3, 1, 2, 4, 5, 6}, true); }
 
 void expect_forward(Case& one) {
   const Arguments& a = one.arguments;
@@ -128,50 +138,14 @@ void expect_forward(Case& one) {
     for (size_t i = group.begin; i < group.end; ++i) {
       const size_t c = group.first_channel + (i - group.begin) / length;
       y[i] = (x[i] - center) * r * gamma[c] + beta[c];
+      if (a.activate) y[i] *= sigmoid(a.swish_scale * y[i]);
       y_scale[i] = rstd_scale[group.index] * 2 * largest * std::fabs(gamma[c]) + std::fabs(beta[c]);
+      if (a.activate) y_scale[i] *= 1.2;  // its derivative is no larger
     }
   });
   one.want(3, std::move(y), std::move(y_scale));
   one.want(4, std::move(mean), std::move(mean_scale));
   one.want(5, std::move(rstd), std::move(rstd_scale));
-}
-
-namespace {
-
-double sigmoid(double t) { return 1 / (1 + std::exp(-t)); }
-
-}  // namespace
-
-void expect_swish(Case& one) {
-  expect_forward(one);
-  if (!one.arguments.activate) return;
-  const double scale = one.arguments.swish_scale;
-  Operand& y = one.operands[3];
-  for (size_t i = 0; i < y.expect.size(); ++i) {
-    const double gn = y.expect[i];
-    y.expect[i] = gn * sigmoid(scale * gn);
-    y.bound[i] = y.bound[i] * 1.5 + std::fabs(y.expect[i]) * y.bound[i];  // swish has a slope of at most 1.1
-  }
-}
-
-// The true gradient on dy * swish', in the order of the operands of aclnnGroupNormBackward.
-void expect_swish_gradient(Case& one) {
-  const Arguments& a = one.arguments;
-  auto dy = one.load(0);
-  const auto mean = one.load(1), rstd = one.load(2), x = one.load(3), gamma = one.load(4), beta = one.load(5);
-  const auto length = static_cast<size_t>(a.length);
-  Values size(dy.size());
-  for_each_group(a, a.groups, [&](const Group& group) {
-    for (size_t i = group.begin; i < group.end; ++i) {
-      const size_t c = group.first_channel + (i - group.begin) / length;
-      const double reach = std::fabs(gamma[c] * rstd[group.index]) * (std::fabs(x[i]) + std::fabs(mean[group.index]));
-      // The slope is at most 1.1, and as uncertain as what goes into t.
-      size[i] = std::fabs(dy[i]) * (1.1 + std::fabs(a.swish_scale) * (reach + std::fabs(beta[c])));
-      const double t = a.swish_scale * (gamma[c] * (x[i] - mean[group.index]) * rstd[group.index] + beta[c]);
-      dy[i] *= sigmoid(t) * (1 + t * (1 - sigmoid(t)));
-    }
-  });
-  expect_gradient(one, dy, size, x, mean, rstd, gamma, 6);
 }
 
 }  // namespace groupnorm::fuzz

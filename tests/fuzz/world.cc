@@ -67,6 +67,7 @@ int World::status(int code) {
   if (code == 0) return 0;
   const char* sentence = aclGetRecentErrMsg();
   FUZZ_CHECK(sentence && *sentence, "after %d", code);
+  said = sentence;
   FUZZ_CHECK(code > 0 && code != ACL_ERROR_INTERNAL_ERROR && code != ACL_ERROR_RT_INTERNAL_ERROR, "%s", sentence);
   return code;
 }

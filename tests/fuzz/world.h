@@ -103,7 +103,8 @@ class World {
 
   Input& in;
   bool strict = false;
-  bool blocked = false;  // a blocking callback may be pending
+  const char* said = "";  // of the last failure
+  bool blocked = false;   // a blocking callback may be pending
   std::vector<void*> live[kKinds];
   std::vector<void*> dead[kKinds];
   std::vector<Block> device;
