@@ -135,8 +135,8 @@ void no_thread() {
 }
 
 // Forks while other threads hold the locks; the child starts afresh.
-// The allocator of AddressSanitizer, at least GCC 12's, may itself be locked in a child of a process whose threads are at
-// work: then there are none.
+// The allocator of AddressSanitizer, at least GCC 12's, may itself be locked in a child of a process whose threads are
+// at work: then there are none.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int kBusyThreads = 0;
 #else
