@@ -18,6 +18,7 @@
 #include "../core/dispatch.h"
 #include "../core/group_norm.h"
 #include "../core/parallel.h"
+#include "triad.h"
 
 namespace nb = nanobind;
 namespace gn = groupnorm;
@@ -134,6 +135,14 @@ void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int
       {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd)}, threads);
 }
 
+// For benchmarks. An address of 0 is an input that is not there.
+void triad(Address first, Address second, Address third, Address output, int64_t bytes, bool stream, int threads) {
+  const void* const inputs[] = {pointer(first), pointer(second), pointer(third)};
+  const int count = third ? 3 : second ? 2 : 1;
+  nb::gil_scoped_release release;
+  gn::triad(inputs, count, pointer(output), bytes, stream, threads);
+}
+
 // The address of an array's first element. NumPy gives a buffer without asking for the dtype's format
 // letter, which extension dtypes lack.
 Address address(nb::handle array) {
@@ -194,6 +203,7 @@ NB_MODULE(_core, m) {
   m.def("group_normalization_grad", &group_normalization_grad);
   m.def("group_norm_backward", &group_norm_backward);
   m.def("group_norm", &group_norm);
+  m.def("triad", &triad);
   m.def("address", &address);
   m.def("bfloat16_bits", &bfloat16_bits);
   m.def("bfloat16_array", &bfloat16_array);
