@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from groupnorm import _core, get_num_threads
-from groupnorm.cli.doctor import cpu_name
+from groupnorm.machine import cpu_name
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "acl.json"

@@ -17,29 +17,18 @@ from rich.text import Text
 import groupnorm
 
 from .. import _core, aclnn
+from ..machine import cpu_name
 from ..threads import get_num_threads
 
 # What each optional package is for.
 OPTIONAL = {
     "ml_dtypes": "bfloat16 NumPy arrays",
     "torch": "CPU tensors through DLPack; a rival in benchmarks, a second opinion in tests",
-    "jax": "CPU arrays through DLPack",
+    "jax": "CPU arrays through DLPack; a rival in benchmarks",
     "triton": "nothing yet",
-    "matplotlib": "pictures of the examples",
+    "matplotlib": "pictures of benchmarks and examples",
     "sklearn": "photographs of the examples",
 }
-
-
-def cpu_name() -> str:
-    """The model of the CPU, as the kernel tells it."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _threads() -> str:
