@@ -54,18 +54,37 @@ SMALL = (
     Case("few_groups", (1, 24, 41, 41), 1),
 )
 
-# Layers of networks that people train.
+# Layers of networks that people train, and what stands for a kind: the cases of benchmarks.
 LAYERS = (
     Case("sd_unet_320x64", (8, 320, 64, 64), 32),
     Case("sd_unet_640x32", (8, 640, 32, 32), 32),
     Case("sd_unet_1280x16", (8, 1280, 16, 16), 32),
     Case("sd_unet_1280x8", (8, 1280, 8, 8), 32),
+    Case("sd_unet_960x32_pair", (2, 960, 32, 32), 32),
+    Case("sd_unet_320x64_pair", (2, 320, 64, 64), 32),
+    Case("sd_unet_1280x8_pair", (2, 1280, 8, 8), 32),
     Case("sd_vae_128x256", (4, 128, 256, 256), 32),
+    Case("sd_vae_256x128", (4, 256, 128, 128), 32),
     Case("sd_vae_512x64", (4, 512, 64, 64), 32),
+    Case("video_vae_128", (1, 128, 8, 64, 64), 32),
+    Case("video_vae_512", (1, 512, 4, 32, 32), 32),
     Case("resnet_gn_64x56", (64, 64, 56, 56), 16),
     Case("resnet_gn_256x56", (16, 256, 56, 56), 32),
+    Case("resnet_gn_1024x14", (32, 1024, 14, 14), 32),
+    Case("resnet_gn_2048x7", (32, 2048, 7, 7), 32),
     Case("segmentation_32x256", (4, 32, 256, 256), 8),
-    Case("video_vae_128", (1, 128, 8, 64, 64), 32),
+    Case("segmentation_256x32", (4, 256, 32, 32), 8),
+    Case("segmentation_3d_32x64", (1, 32, 64, 64, 64), 8),
+    Case("detection_256x25", (1, 256, 25, 25), 32),
+    Case("speech_256x200", (4, 256, 200), 32),
+    Case("cifar_64x16", (16, 64, 16, 16), 8),
+    Case("rank2_4096", (4096, 1024), 32),
+    Case("rank2_64", (64, 512), 32),
+    Case("instance_norm_64x128", (4, 64, 128, 128), 64),
+    Case("instance_norm_256x16", (2, 256, 16, 16), 256),
+    Case("layer_norm_64x56", (16, 64, 56, 56), 1),
+    Case("layer_norm_rank2", (4096, 768), 1),
+    Case("tiny", (1, 4, 2, 2), 2),
 )
 
 
