@@ -81,9 +81,9 @@ def triad(operands: Operands, threads: int) -> Contestants:
     """What memory allows: as many arrays read and written as the operator has to, through the caches and past them."""
     reads = (operands.x, operands.dy, operands.gamma)[: operands.setup.reads]
     output = np.empty_like(operands.x)
-    addresses = [_core.address(array) for array in reads] + [0] * (3 - len(reads)) + [_core.address(output)]
-    size = output.nbytes
+    first, second, third = [_core.address(array) for array in reads] + [0] * (3 - len(reads))
+    to, size = _core.address(output), output.nbytes
     return {
-        "cached": Contestant(lambda: _core.triad(*addresses, size, False, threads), lambda _: output),
-        "streamed": Contestant(lambda: _core.triad(*addresses, size, True, threads), lambda _: output),
+        "cached": Contestant(lambda: _core.triad(first, second, third, to, size, False, threads), lambda _: output),
+        "streamed": Contestant(lambda: _core.triad(first, second, third, to, size, True, threads), lambda _: output),
     }

@@ -25,6 +25,11 @@ SAMPLE_SECONDS = 2e-3
 # A call that is shorter is made once before a sample: what the last contestant left in caches and pools is not its own.
 WARM_SECONDS = 20e-3
 FEWEST_SAMPLES = 3
+# Of the largest value: what statistics rounded to bfloat16, or made again in float32, explain. A rival beyond it
+# computes something else.
+LARGEST_DIFFERENCE = 0.03
+# Before a sample: the threads of the last contestant may wait for more work in a loop, and take a CPU meanwhile.
+SETTLE_SECONDS = 5e-3
 
 Row = dict[str, Any]
 
@@ -65,6 +70,7 @@ class _Timer:
     def run(self) -> None:
         """One more sample, while there may be."""
         if len(self._samples) < self._rounds:
+            time.sleep(SETTLE_SECONDS)
             self._one.enter()
             if self._warm:
                 self._one.call()
@@ -85,7 +91,8 @@ class _Timer:
 def _difference(array: Array, truth: Array) -> float:
     """The largest difference in the first sample, relative to the largest value."""
     one, other = (to_float64(np.asarray(a[:1]).reshape(-1)) for a in (array, truth))
-    return float(np.abs(one - other).max(initial=0) / max(np.abs(other).max(initial=0), 1e-30))
+    off = float(np.abs(one - other).max(initial=0) / max(np.abs(other).max(initial=0), 1e-30))
+    return math.inf if math.isnan(off) else off
 
 
 def _row(setup: Setup, threads: int, caches: machine.Caches) -> Row:
@@ -124,8 +131,15 @@ def _prepare(operands: Operands, row: Row, options: Options) -> dict[tuple[str, 
             add(name, rival.prepare(operands, threads))
         except Unable as error:
             row["left_out"][name] = str(error)
+            continue
+        own = [key for key in timers if key[0] == name]
+        difference = max(_difference(timers[key].first, truth) for key in own)
+        if difference <= LARGEST_DIFFERENCE:
+            row["difference"][name] = difference
         else:
-            row["difference"][name] = _difference(timers[name, "allocating"].first, truth)
+            row["left_out"][name] = f"its result is off by {difference:.2g} of the largest value"
+            for key in own:
+                del timers[key]
     for timer in timers.values():
         timer.first = truth  # the rivals' results need not stay
     return timers

@@ -50,6 +50,4 @@ def make(setup: Setup) -> Operands:
     x, dy = normal(), normal()
     gamma, beta = (rng.standard_normal(channels, np.float32).astype(parameter) for _ in range(2))
     _, mean, rstd = group_norm(x, case.num_groups, eps=EPS)
-    return Operands(
-        setup, x, dy, mean.astype(parameter), rstd.astype(parameter), normal() if printed else gamma, beta
-    )
+    return Operands(setup, x, dy, mean.astype(parameter), rstd.astype(parameter), normal() if printed else gamma, beta)
