@@ -47,7 +47,7 @@ def _prepare(operands: Operands, threads: int) -> Contestants:
     def gradient(dy: Any, x: Any, gamma: Any, beta: Any) -> Any:
         if setup.operator == "backward-dx":
             return jax.vjp(lambda x: formula.forward(form, x, gamma, beta, EPS)[0], x)[1](dy)
-        return jax.vjp(lambda *inputs: formula.forward(form, *inputs, EPS)[0], x, gamma, beta)[1](dy)
+        return jax.vjp(lambda x, gamma, beta: formula.forward(form, x, gamma, beta, EPS)[0], x, gamma, beta)[1](dy)
 
     backward = jax.jit(gradient)
     return {"allocating": Contestant(lambda: jax.block_until_ready(backward(dy, x, gamma, beta)), value)}

@@ -136,7 +136,7 @@ def _function(operands: Operands) -> Callable[[], Any]:
 
 def _compiled(operands: Operands, threads: int) -> Contestants:
     torch, enter = _torch(), _enter(threads)
-    config = importlib.import_module("torch._inductor.config")
+    config: Any = importlib.import_module("torch._inductor.config")
     config.compile_threads = 1  # in this process, where it can be interrupted
     config.cpp.threads = threads  # they are part of the code
     enter()
