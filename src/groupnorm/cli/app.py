@@ -6,6 +6,7 @@ import click
 
 import groupnorm
 
+from .bench import bench
 from .cann_home import cann_home
 from .doctor import doctor
 from .run import run
@@ -20,3 +21,4 @@ def app() -> None:
 app.add_command(run)
 app.add_command(doctor)
 app.add_command(cann_home)
+app.add_command(bench)
