@@ -19,7 +19,7 @@ help:
 	@echo "make run            the gradients over two photographs, checked and drawn"
 	@echo "make test           all tests"
 	@echo "make lint           ruff, mypy, clang-format"
-	@echo "make bench          timings against torch and a memory copy; writes benchmarks/results/"
+	@echo "make bench          timings against rivals and what memory allows; writes benchmarks/results/, the tables of README and docs"
 	@echo "make test-sanitize  the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make test-tsan      threads of the C interface under ThreadSanitizer"
 	@echo "make fuzz           RUNS executions of the C interface on random calls; needs clang"
@@ -58,8 +58,12 @@ lint: $(VENV)/made-lint
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 
-bench: $(VENV)/made-test
-	$(BIN)/python benchmarks/backward.py
+$(VENV)/made-bench: $(VENV)/made-test pyproject.toml
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e '.[bench]'
+	@touch $@
+
+bench: $(VENV)/made-bench
+	$(BIN)/groupnorm bench --growth --json benchmarks/results/bench.json --plot benchmarks/results/bench.png
 	$(BIN)/python benchmarks/acl.py
 	$(BIN)/python benchmarks/table.py
 

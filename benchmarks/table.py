@@ -1,4 +1,4 @@
-"""Writes the figures of the stored result into README.md and docs/performance.md, between their markers."""
+"""Writes the figures of the stored results into README.md and docs/performance.md, between their markers."""
 
 from __future__ import annotations
 
@@ -6,31 +6,100 @@ import json
 import re
 from pathlib import Path
 
+from groupnorm.bench.result import against, share_of_limit
+from groupnorm.bench.tables import notes, shape_of
+
 ROOT = Path(__file__).parents[1]
 
+# The rows of README.md: case, operator, dtype, layout; with all threads.
+CHOSEN = (
+    ("sd_unet_320x64", "backward", "float32", "contiguous"),
+    ("sd_unet_1280x16", "backward", "float32", "contiguous"),
+    ("sd_vae_128x256", "backward", "float32", "contiguous"),
+    ("video_vae_128", "backward", "float32", "contiguous"),
+    ("resnet_gn_256x56", "backward", "float32", "contiguous"),
+    ("detection_256x25", "backward", "float32", "contiguous"),
+    ("rank2_4096", "backward", "float32", "contiguous"),
+    ("tiny", "backward", "float32", "contiguous"),
+    ("sd_unet_320x64", "backward", "mixed", "contiguous"),
+    ("sd_unet_320x64", "backward", "float32", "channels-last"),
+    ("sd_unet_320x64", "backward", "bfloat16", "channels-last"),
+    ("sd_unet_320x64", "forward", "float32", "contiguous"),
+    ("sd_unet_320x64", "printed", "float32", "contiguous"),
+)
 
-def table(result: dict) -> str:
-    """A Markdown table with its conditions."""
-    versions, threads = result["versions"], result["threads"]
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def table(result: dict, rows: list[dict]) -> str:
+    """A Markdown table of some rows."""
+    rivals = list(result["rivals"])
+    heads = ("ours, ms", "limit, ms", "ours / limit", *(f"{name} / ours" for name in rivals))
     lines = [
-        "| case | x | dtype, layout | ours, ms | torch, ms | torch / ours | ours / triad |",
-        "|---|---|---|---:|---:|---:|---:|",
+        f"| case | x | operator, dtype, layout | threads | {' | '.join(heads)} |",
+        f"|---|---|---|{'---:|' * (len(heads) + 1)}",
     ]
-    for row in result["rows"]:
-        ms = row["ms"]
-        ours, torch = (f"{ms[name]:.3g} ({ms[name + ' allocating']:.3g})" for name in ("ours", "torch"))
-        shape = "x".join(map(str, row["shape"]))
-        lines.append(
-            f"| {row['case']} | {shape}, G={row['num_groups']} | {row['dtype']}, {row['layout'].replace('_', '-')} | "
-            f"{ours} | {torch} | {ms['torch'] / ms['ours']:.2f} | {ms['ours'] / ms['triad']:.2f} |"
-        )
-    lines += [
-        "",
-        f"Medians of one run, outputs given (in brackets: allocating). {result['machine']}, {threads['ours']} threads, "
-        f"{result['isa']}, torch {versions['torch']}, malloc: {result['malloc']}, {result['date']}, "
-        f"`{result['command']}`. The triad reads x and dy and writes dx, the least that memory has to move.",
-    ]
+    for row in rows:
+        ours, bound = row["ms"]["ours"], row["limit"]
+        cells = [
+            row["case"],
+            shape_of(row["shape"], row["num_groups"]),
+            f"{row['operator']}, {row['dtype']}, {row['layout']}",
+            str(row["threads"]),
+            f"{ours['given']['median']:.3g} ({ours['allocating']['median']:.3g})",
+            f"{bound['ms']:.3g}" + ("" if bound["factor"] == 1 else f" ({bound['kind']})"),
+            _ratio(share_of_limit(row)),
+            *(_ratio(against(row, name, "given")) for name in rivals),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def means(result: dict) -> str:
+    """The geometric means."""
+    rivals = list(result["rivals"])
+    lines = [
+        f"| rows | threads | how many | ours / limit | {' | '.join(f'{name} / ours' for name in rivals)} |",
+        f"|---|{'---:|' * (len(rivals) + 3)}",
+    ]
+    for entry in result["summary"]:
+        of = entry["rivals / ours"]
+        cells = (f"{_ratio(of[n]['given'])} ({_ratio(of[n]['allocating'])})" if n in of else "-" for n in rivals)
+        lines.append(
+            f"| {entry['selection']} | {entry['threads']} | {entry['rows']} | {_ratio(entry['ours / limit'])} | "
+            f"{' | '.join(cells)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def conditions(result: dict) -> str:
+    """What goes below the tables."""
+    versions = ", ".join(f"{name} {version}" for name, version in result["rivals"].items())
+    lines = (
+        "Medians, outputs given (in brackets: allocating).",
+        *notes(result),
+        f"{versions}. `{result['command']}`",
+    )
+    return " ".join(line if line.endswith((".", "`")) else f"{line}." for line in lines) + "\n"
+
+
+def short(result: dict) -> str:
+    """For README.md."""
+    threads = max(row["threads"] for row in result["rows"])
+    rows = {
+        (row["case"], row["operator"], row["dtype"], row["layout"]): row
+        for row in result["rows"]
+        if row["threads"] == threads
+    }
+    chosen = [rows[key] for key in CHOSEN if key in rows]
+    return "\n".join((table(result, chosen), means(result), conditions(result)))
+
+
+def full(result: dict) -> str:
+    """For docs/performance.md."""
+    return "\n".join((means(result), table(result, result["rows"]), conditions(result)))
 
 
 def acl_table(result: dict) -> str:
@@ -60,7 +129,9 @@ def write(names: tuple[str, ...], marker: str, text: str) -> None:
 
 def main() -> None:
     results = ROOT / "benchmarks" / "results"
-    write(("README.md", "docs/performance.md"), "benchmark", table(json.loads((results / "backward.json").read_text())))
+    bench = json.loads((results / "bench.json").read_text())
+    write(("README.md",), "benchmark", short(bench))
+    write(("docs/performance.md",), "benchmark", full(bench))
     write(("docs/performance.md",), "acl", acl_table(json.loads((results / "acl.json").read_text())))
 
 
