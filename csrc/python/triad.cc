@@ -100,9 +100,8 @@ void triad(const void* const* inputs, int count, void* output, int64_t bytes, bo
   // A few parts a thread, so that one that is held up does not hold up all.
   const int64_t units = (bytes + kUnit - 1) / kUnit;
   const int64_t per_part = (units + 4 * threads - 1) / (4 * threads) * kUnit;
-  parallel_for((bytes + per_part - 1) / per_part, threads, [&](int64_t index, int) {
-    part(in, out, index * per_part, std::min(bytes, (index + 1) * per_part));
-  });
+  parallel_for((bytes + per_part - 1) / per_part, threads,
+               [&](int64_t index, int) { part(in, out, index * per_part, std::min(bytes, (index + 1) * per_part)); });
 }
 
 }  // namespace groupnorm

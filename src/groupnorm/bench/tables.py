@@ -42,7 +42,8 @@ def print_setups(setups: Iterable[Setup]) -> None:
 def _rows(found: result.Result) -> Table:
     rivals = list(found["rivals"])
     table = Table(title="groupnorm bench: medians; outputs given (allocating)")
-    for name in ("case", "operator, dtype, layout", "threads"):
+    table.add_column("case", no_wrap=True)
+    for name in ("operator, dtype, layout", "threads"):
         table.add_column(name)
     for name in ("ours, ms", "limit, ms", "ours / limit", *(f"{rival} / ours" for rival in rivals)):
         table.add_column(name, justify="right")

@@ -24,6 +24,7 @@ _FORWARD, _BACKWARD, _BACKWARD_DATA = 64, 128, 160
 _USE_SCALE, _USE_SHIFT = 2, 4
 _SRC, _DST, _MEAN, _VARIANCE, _SCALE, _SHIFT = 1, 17, 49, 50, 51, 52
 _DIFF_SRC, _DIFF_DST, _DIFF_SCALE, _DIFF_SHIFT = 129, 145, 255, 256
+_STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented"}
 _Dims = ctypes.c_int64 * 12
 
 
@@ -66,12 +67,16 @@ def _version() -> str:
     return f"{found.major}.{found.minor}.{found.patch}"
 
 
+def _refused(function: str, status: int) -> Unable:
+    return Unable(f"{function}: {_STATUS.get(status, f'status {status}')}")
+
+
 def _made(function: str, *arguments: Any) -> ctypes.c_void_p:
     """The object that a function of the library makes."""
     made = ctypes.c_void_p()
     status = getattr(_library(), function)(ctypes.byref(made), *arguments)
     if status != 0:
-        raise Unable(f"{function}: status {status}")
+        raise _refused(function, status)
     return made
 
 
@@ -105,7 +110,7 @@ class _Session:
             status = library.dnnl_primitive_execute(primitive, self.stream, len(operands), arguments)
             status = status or library.dnnl_stream_wait(self.stream)
             if status != 0:
-                raise Unable(f"dnnl_primitive_execute: status {status}")
+                raise _refused("dnnl_primitive_execute", status)
 
         return run
 
