@@ -63,6 +63,7 @@ $(VENV)/made-bench: $(VENV)/made-test pyproject.toml
 	@touch $@
 
 bench: $(VENV)/made-bench
+	mkdir -p benchmarks/results
 	$(BIN)/groupnorm bench --growth --json benchmarks/results/bench.json --plot benchmarks/results/bench.png
 	$(BIN)/python benchmarks/acl.py
 	$(BIN)/python benchmarks/table.py

@@ -33,6 +33,10 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def _both(given: float | None, allocating: float | None) -> str:
+    return "-" if given is None else f"{given:.2f} ({_ratio(allocating)})"
+
+
 def table(result: dict, rows: list[dict]) -> str:
     """A Markdown table of some rows."""
     rivals = list(result["rivals"])
@@ -51,7 +55,7 @@ def table(result: dict, rows: list[dict]) -> str:
             f"{ours['given']['median']:.3g} ({ours['allocating']['median']:.3g})",
             f"{bound['ms']:.3g}" + ("" if bound["factor"] == 1 else f" ({bound['kind']})"),
             _ratio(share_of_limit(row)),
-            *(_ratio(against(row, name, "given")) for name in rivals),
+            *(_both(against(row, name, "given"), against(row, name, "allocating")) for name in rivals),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -66,7 +70,7 @@ def means(result: dict) -> str:
     ]
     for entry in result["summary"]:
         of = entry["rivals / ours"]
-        cells = (f"{_ratio(of[n]['given'])} ({_ratio(of[n]['allocating'])})" if n in of else "-" for n in rivals)
+        cells = (_both(of[n]["given"], of[n]["allocating"]) if n in of else "-" for n in rivals)
         lines.append(
             f"| {entry['selection']} | {entry['threads']} | {entry['rows']} | {_ratio(entry['ours / limit'])} | "
             f"{' | '.join(cells)} |"
@@ -119,20 +123,24 @@ def acl_table(result: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(names: tuple[str, ...], marker: str, text: str) -> None:
-    """Puts a text between the markers of files."""
+def write(name: str, marker: str, text: str) -> None:
+    """Puts a text between the markers of a file."""
     marked = re.compile(rf"(<!-- {marker}: begin -->\n).*?(<!-- {marker}: end -->)", re.DOTALL)
-    for name in names:
-        path = ROOT / name
-        path.write_text(marked.sub(lambda match: match[1] + text + match[2], path.read_text()))
+    path = ROOT / name
+    path.write_text(marked.sub(lambda match: match[1] + text + match[2], path.read_text()))
 
 
 def main() -> None:
-    results = ROOT / "benchmarks" / "results"
-    bench = json.loads((results / "bench.json").read_text())
-    write(("README.md",), "benchmark", short(bench))
-    write(("docs/performance.md",), "benchmark", full(bench))
-    write(("docs/performance.md",), "acl", acl_table(json.loads((results / "acl.json").read_text())))
+    for stored, marker, name, text in (
+        ("bench.json", "benchmark", "README.md", short),
+        ("bench.json", "benchmark", "docs/performance.md", full),
+        ("acl.json", "acl", "docs/performance.md", acl_table),
+    ):
+        path = ROOT / "benchmarks" / "results" / stored
+        if path.exists():
+            write(name, marker, text(json.loads(path.read_text())))
+        else:
+            print(f"{path}: not there, so {name} stays as it is (make bench measures)")
 
 
 if __name__ == "__main__":
