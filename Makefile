@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-BUILD_TOOLS := "scikit-build-core>=1.1" "nanobind>=3.1" "cmake>=3.20" ninja
+BUILD_TOOLS := "scikit-build-core>=1.1" "nanobind>=3.1" "numpy>=2.1" "cmake>=3.20" ninja
 # The CPU build; torch without a version takes gigabytes.
 TORCH := torch==2.13.0
 

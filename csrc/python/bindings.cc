@@ -6,11 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -18,6 +14,8 @@
 #include "../core/dispatch.h"
 #include "../core/group_norm.h"
 #include "../core/parallel.h"
+#include "plain.h"
+#include "run.h"
 #include "triad.h"
 
 namespace nb = nanobind;
@@ -28,50 +26,6 @@ namespace {
 using Address = uintptr_t;
 
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
-
-std::string unsupported_isa_message() {
-  int count;
-  const gn::Isa* list = gn::isa_list(&count);
-  std::string accepted;
-  for (int i = 0; i < count; ++i) {
-    if (list[i].table && list[i].supported) accepted += (accepted.empty() ? "" : ", ") + std::string(list[i].name);
-  }
-  const char* asked = std::getenv("GROUPNORM_ISA");
-  return "GROUPNORM_ISA: '" + std::string(asked ? asked : "") + "'; accepted: " + accepted +
-         " (the SIMD levels of this build that this CPU has)";
-}
-
-void throw_status(gn::Status status) {
-  switch (status) {
-    case gn::Status::kOk:
-      return;
-    case gn::Status::kUnsupportedIsa:
-      throw std::runtime_error(unsupported_isa_message());
-    case gn::Status::kInvalidProblem:
-      throw std::invalid_argument("sizes or options of the problem are out of range");
-    case gn::Status::kNullPointer:
-      throw std::invalid_argument("a required operand is a null pointer");
-    case gn::Status::kWorkspaceTooSmall:
-      throw std::runtime_error("the workspace is too small");
-  }
-}
-
-void run(const gn::Problem& problem, const gn::Inputs& inputs, const gn::Outputs& outputs, int threads) {
-  constexpr size_t kOnStack = 16 * 1024;
-  alignas(64) char on_stack[kOnStack];
-  gn::Status status;
-  {
-    nb::gil_scoped_release release;
-    const size_t size = gn::workspace_bytes(problem, outputs, threads);
-    std::unique_ptr<void, decltype(&std::free)> heap(size > kOnStack ? std::malloc(size) : nullptr, &std::free);
-    if (size > kOnStack && !heap) {
-      nb::gil_scoped_acquire acquire;
-      throw std::bad_alloc();
-    }
-    status = gn::run(problem, inputs, outputs, heap ? heap.get() : on_stack, heap ? size : kOnStack, threads);
-  }
-  throw_status(status);
-}
 
 void group_normalization_grad(int dtype, int64_t n, int64_t groups, int64_t length, Address x, Address dy,
                               Address gamma, Address mean, Address rstd, Address dx, int threads) {
@@ -88,8 +42,8 @@ void group_normalization_grad(int dtype, int64_t n, int64_t groups, int64_t leng
                             groups,
                             false,
                             0};
-  run(problem, {pointer(x), pointer(dy), pointer(gamma), nullptr, pointer(mean), pointer(rstd)},
-      {pointer(dx), nullptr, nullptr, nullptr, nullptr, nullptr}, threads);
+  gn::run_released(problem, {pointer(x), pointer(dy), pointer(gamma), nullptr, pointer(mean), pointer(rstd)},
+                   {pointer(dx), nullptr, nullptr, nullptr, nullptr, nullptr}, threads);
 }
 
 void group_norm_backward(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n,
@@ -110,8 +64,8 @@ void group_norm_backward(int dtype, int gamma_dtype, int beta_dtype, int stats_d
                             0,
                             static_cast<gn::Activation>(activation),
                             swish_scale};
-  run(problem, {pointer(x), pointer(dy), pointer(gamma), pointer(beta), pointer(mean), pointer(rstd)},
-      {pointer(dx), pointer(dgamma), pointer(dbeta), nullptr, nullptr, nullptr}, threads);
+  gn::run_released(problem, {pointer(x), pointer(dy), pointer(gamma), pointer(beta), pointer(mean), pointer(rstd)},
+                   {pointer(dx), pointer(dgamma), pointer(dbeta), nullptr, nullptr, nullptr}, threads);
 }
 
 void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n, int64_t channels,
@@ -131,8 +85,8 @@ void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int
                             eps,
                             static_cast<gn::Activation>(activation),
                             swish_scale};
-  run(problem, {pointer(x), nullptr, pointer(gamma), pointer(beta), nullptr, nullptr},
-      {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd)}, threads);
+  gn::run_released(problem, {pointer(x), nullptr, pointer(gamma), pointer(beta), nullptr, nullptr},
+                   {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd)}, threads);
 }
 
 // For benchmarks. An address of 0 is an input that is not there.
@@ -200,6 +154,14 @@ std::optional<std::string> current_isa() {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  gn::plain::init();
+  m.def("plain_group_normalization_grad", &gn::plain::group_normalization_grad, nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
+  m.def("plain_group_norm_backward", &gn::plain::group_norm_backward, nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
+  m.def("plain_group_norm", &gn::plain::group_norm, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
+  m.def("register_bfloat16", &gn::plain::register_bfloat16);
   m.def("group_normalization_grad", &group_normalization_grad);
   m.def("group_norm_backward", &group_norm_backward);
   m.def("group_norm", &group_norm);

@@ -84,17 +84,22 @@ def group_norm_backward(
         TypeError: an argument that is no CPU array, or a dtype that is not accepted.
         ValueError: a shape, layout, overlap, mask, activation or number of threads that is not accepted.
     """
+    mask = output_mask if output_mask is _ALL else spec.check_output_mask(output_mask)
+    threads = resolve(num_threads)
+    if activation is None and beta is None and recenter is False and type(swish_scale) is float and swish_scale == 1:
+        plain = _core.plain_group_norm_backward(dy, x, mean, rstd, gamma, mask, out, threads)
+        if plain is not None:
+            return GroupNormGrads(*plain)
+
     x_, dy_ = to_numpy("x", x), to_numpy("dy", dy)
     mean_, rstd_ = to_numpy("mean", mean), to_numpy("rstd", rstd)
     gamma_ = None if gamma is None else to_numpy("gamma", gamma)
     beta_ = None if beta is None else to_numpy("beta", beta)
     dims, code, gamma_code, beta_code, stats_code = spec.check_backward(dy_, x_, mean_, rstd_, gamma_, beta_)
-    mask = output_mask if output_mask is _ALL else spec.check_output_mask(output_mask)
     recenter = spec.check_flag("recenter", recenter)
     activation_code, scale = spec.check_activation(activation, swish_scale, recenter=recenter)
     if beta is not None and activation is None:
         raise ValueError("beta: an array without an activation; accepted: None (beta only matters with an activation)")
-    threads = resolve(num_threads)
 
     layout, like = plan_layout(x_)
     parameter = mean_.dtype if gamma_ is None else gamma_.dtype
@@ -174,10 +179,14 @@ def group_normalization_grad(
         TypeError: an argument that is None or no CPU array, or dtypes that are not accepted or not equal.
         ValueError: a rank, shape, layout, overlap or number of threads that is not accepted.
     """
+    threads = resolve(num_threads)
+    plain = _core.plain_group_normalization_grad(x, dy, gamma, mean, rstd, out, threads)
+    if plain is not None:
+        return plain
+
     named = {"x": x, "dy": dy, "gamma": gamma, "mean": mean, "rstd": rstd}
     arrays = {name: to_numpy(name, array) for name, array in named.items()}
     dims, code = spec.check_printed(**arrays)
-    threads = resolve(num_threads)
     shape, dtype = arrays["x"].shape, arrays["x"].dtype
     if out is None:
         dx = empty(shape, dtype)
@@ -232,12 +241,17 @@ def group_norm(
         TypeError: an argument that is no CPU array, a dtype that is not accepted, num_groups not an int.
         ValueError: a shape, layout, overlap, num_groups, eps, activation or number of threads that is not accepted.
     """
+    threads = resolve(num_threads)
+    if activation is None and type(swish_scale) is float and swish_scale == 1:
+        plain = _core.plain_group_norm(x, num_groups, gamma, beta, eps, out, threads)
+        if plain is not None:
+            return GroupNormOutputs(*plain)
+
     x_ = to_numpy("x", x)
     gamma_ = None if gamma is None else to_numpy("gamma", gamma)
     beta_ = None if beta is None else to_numpy("beta", beta)
     dims, code, gamma_code, beta_code = spec.check_forward(x_, num_groups, gamma_, beta_, eps)
     activation_code, scale = spec.check_activation(activation, swish_scale)
-    threads = resolve(num_threads)
     stats_dtype = spec.parameter_dtype(x_.dtype)
 
     layout, like = plan_layout(x_)

@@ -15,6 +15,8 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
+
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 Activation = Literal["swish"] | None
@@ -81,6 +83,7 @@ def dtype_code(name: str, dtype: np.dtype[Any], accepted: str = "float64, float3
     bfloat16 = dtype.name == "bfloat16" and dtype.itemsize == 2
     if bfloat16 and dtype.isnative:
         _CODES[dtype] = BFLOAT16
+        _core.register_bfloat16(dtype.num)
         return BFLOAT16
     if not dtype.isnative and (bfloat16 or dtype.newbyteorder("=") in _CODES):
         raise TypeError(

@@ -1,0 +1,64 @@
+#include "run.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "../core/dispatch.h"
+
+namespace nb = nanobind;
+
+namespace groupnorm {
+namespace {
+
+std::string unsupported_isa_message() {
+  int count;
+  const Isa* list = isa_list(&count);
+  std::string accepted;
+  for (int i = 0; i < count; ++i) {
+    if (list[i].table && list[i].supported) accepted += (accepted.empty() ? "" : ", ") + std::string(list[i].name);
+  }
+  const char* asked = std::getenv("GROUPNORM_ISA");
+  return "GROUPNORM_ISA: '" + std::string(asked ? asked : "") + "'; accepted: " + accepted +
+         " (the SIMD levels of this build that this CPU has)";
+}
+
+void throw_status(Status status) {
+  switch (status) {
+    case Status::kOk:
+      return;
+    case Status::kUnsupportedIsa:
+      throw std::runtime_error(unsupported_isa_message());
+    case Status::kInvalidProblem:
+      throw std::invalid_argument("sizes or options of the problem are out of range");
+    case Status::kNullPointer:
+      throw std::invalid_argument("a required operand is a null pointer");
+    case Status::kWorkspaceTooSmall:
+      throw std::runtime_error("the workspace is too small");
+  }
+}
+
+}  // namespace
+
+void run_released(const Problem& problem, const Inputs& inputs, const Outputs& outputs, int threads) {
+  constexpr size_t kOnStack = 16 * 1024;
+  alignas(64) char on_stack[kOnStack];
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    const size_t size = workspace_bytes(problem, outputs, threads);
+    std::unique_ptr<void, decltype(&std::free)> heap(size > kOnStack ? std::malloc(size) : nullptr, &std::free);
+    if (size > kOnStack && !heap) {
+      nb::gil_scoped_acquire acquire;
+      throw std::bad_alloc();
+    }
+    status = run(problem, inputs, outputs, heap ? heap.get() : on_stack, heap ? size : kOnStack, threads);
+  }
+  throw_status(status);
+}
+
+}  // namespace groupnorm
