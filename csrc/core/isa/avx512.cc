@@ -12,6 +12,12 @@ namespace {
 inline __mmask16 first16(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
 inline __mmask8 first8(int n) { return static_cast<__mmask8>(n >= 8 ? 0xFFu : n <= 0 ? 0u : (1u << n) - 1u); }
 
+// GCC otherwise reads an operand again wherever it is used, and Zen 4 reads but one vector a cycle.
+template <class Vector>
+inline void keep_in_register(Vector& v) {
+  asm("" : "+v"(v));
+}
+
 struct F32 {
   using Scalar = float;
   __m512 v;
@@ -19,7 +25,11 @@ struct F32 {
   static F32 zero() { return {_mm512_setzero_ps()}; }
   static F32 set1(float value) { return {_mm512_set1_ps(value)}; }
 
-  static F32 load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  static F32 load(const float* from) {
+    F32 loaded{_mm512_loadu_ps(from)};
+    keep_in_register(loaded.v);
+    return loaded;
+  }
   static F32 load(const float* from, int n) { return {_mm512_maskz_loadu_ps(first16(n), from)}; }
   static F32 load(const Float16* from) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
