@@ -242,7 +242,8 @@ class Pipeline {
   }
 
   double fold_channels(const double* values, const Acc* weights) const {
-    return table_.fold(values, weights, plan_.channels_per_group);
+    if (plan_.channels_per_group > 1) return table_.fold(values, weights, plan_.channels_per_group);
+    return (weights ? *values * static_cast<double>(*weights) : *values) + 0.0;  // a lane and zeros, folded
   }
 
   // Coefficients 0 and 1: rstd and, for the mean, a pivot near it; the rest of the mean goes to shifts,
@@ -256,12 +257,12 @@ class Pipeline {
       const bool alone = d * problem_.length == 1;  // x - mean is all there is: it has to be exact
       const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of<Acc>(mean, 1 / rstd);
       const double rest = mean - static_cast<double>(pivot);
+      const Binary scale = binary<Acc>(rstd);
       scratch.shifts[g] = rest == 0 || !std::isfinite(rest) ? 0 : rest * rstd;
-      const double scale = power_of_two_in<Acc>(rstd);
-      scratch.ratios[g] = scale == rstd ? 1 : rstd / scale;
+      scratch.ratios[g] = scale.ratio;
       std::fill_n(scratch.coefs[0] + g * d, d, pivot);
       std::fill_n(scratch.coefs[1] + g * d, d, static_cast<Acc>(rstd));
-      std::fill_n(scratch.scales + g * d, d, static_cast<Acc>(scale));
+      std::fill_n(scratch.scales + g * d, d, static_cast<Acc>(scale.power));
     }
   }
 

@@ -28,12 +28,20 @@ inline Acc pivot_of(double mean, double deviation) {
   return static_cast<Acc>((mean + rounder) - rounder);
 }
 
-// The power of two next below |rstd|, with its sign; rstd itself where that is no ordinary number.
+// rstd as power * ratio: the power of two next below |rstd| with its sign, and what is left, at least 1 and below 2.
+// A number that is no ordinary one is its own power.
+struct Binary {
+  double power;
+  double ratio;
+};
+
 template <class Acc>
-inline double power_of_two_in(double rstd) {
-  const double smallest = static_cast<double>(std::numeric_limits<Acc>::min());
-  if (!(std::abs(rstd) >= smallest) || !std::isfinite(rstd)) return rstd;
-  return bit_cast<double>(bit_cast<uint64_t>(rstd) & 0xFFF0000000000000u);
+inline Binary binary(double rstd) {
+  constexpr double kSmallest = static_cast<double>(std::numeric_limits<Acc>::min());
+  if (!(std::abs(rstd) >= kSmallest) || !std::isfinite(rstd)) return {rstd, 1};
+  constexpr uint64_t kFraction = (uint64_t{1} << 52) - 1;
+  const uint64_t bits = bit_cast<uint64_t>(rstd);
+  return {bit_cast<double>(bits & ~kFraction), bit_cast<double>((bits & kFraction) | uint64_t{1023} << 52)};
 }
 
 // To Acc, where a finite value stays finite: the largest number stands for all above it.
