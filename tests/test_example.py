@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +26,21 @@ def test_photographs(tmp_path):
     picture = tmp_path / "new" / "folder" / "photographs.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000
+
+
+def test_digits(tmp_path):
+    for module in ("torch", "sklearn", "matplotlib"):
+        pytest.importorskip(module, reason=f"{module} is not installed: `make test` installs it")
+    result = subprocess.run(
+        [sys.executable, ROOT / "examples" / "torch_digits.py", "--steps", "60", "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "replaced: 1, 4, 7" in result.stdout
+    rows = re.findall(r"(\w[\w.]+GroupNorm) +│ +([\d.]+) +│ +([\d.]+)% +│ +([\d.]+) ms", result.stdout)
+    theirs, ours = (float(loss) for _, loss, *_ in rows)
+    assert ours == pytest.approx(theirs, rel=0.25)  # roundings that differ grow with every step
+    assert min(float(accuracy) for *_, accuracy, _ in rows) > 50
+    assert (tmp_path / "torch_digits.png").read_bytes().startswith(b"\x89PNG")

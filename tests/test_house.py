@@ -63,8 +63,9 @@ def test_imports_go_one_way():
                 assert ROOMS.index(name) < ROOMS.index(path.stem), f"{path.name} imports {name}"
 
 
-def test_aclnn_is_a_room_of_its_own():
-    for path in (PACKAGE / "aclnn").glob("*.py"):
+@pytest.mark.parametrize("room", ["aclnn", "torch"])
+def test_a_frontend_is_a_room_of_its_own(room):
+    for path in (PACKAGE / room).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.level == 2:
                 names = [node.module] if node.module else [alias.name for alias in node.names]

@@ -1,0 +1,135 @@
+"""The function, the module, and the swap of a model's modules."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+from .check import ACTIVATIONS, Tensor
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    activation: str | None = None,
+) -> Tensor:
+    """Group Normalization, as `torch.nn.functional.group_norm`, with a gradient that is more accurate.
+
+    Formula (docs/math.md, "The statistics"): weight * (input - mean) / sqrt(variance + eps) + bias, mean and biased
+    variance of each group; with activation="silu" that times its sigmoid, in the same pass ("Swish").
+
+    Args:
+        input: [N, C, *], rank 2 and up, float64, float32, float16 or bfloat16, on a CPU, in any layout.
+        num_groups: divides C.
+        weight: [C], the dtype of input, or float32 when that is 16-bit; None counts as ones.
+        bias: [C], likewise; None counts as zeros.
+        eps: finite, 0 or above.
+        activation: "silu" to apply it to the result. Its gradient saves nothing more than input, mean and rstd.
+
+    Returns:
+        [N, C, *], the dtype and layout of input. One element a group gives bias, where PyTorch's function raises.
+
+    Raises:
+        TypeError: a dtype that is not accepted.
+        ValueError: a shape, num_groups, eps or activation that is not accepted.
+        NotImplementedError: a tensor on another device, forward mode, a gradient inside a transform of torch.func.
+    """
+    if not torch.compiler.is_compiling():
+        _check_transforms(input, weight, bias)
+    output: Tensor = torch.ops.groupnorm.group_norm(input, num_groups, weight, bias, eps, activation)[0]
+    return output
+
+
+def _check_transforms(*tensors: Tensor | None) -> None:
+    """What PyTorch would do with an operator registered from Python: lose tangents, or fail by no name of ours."""
+    if forward_ad._current_level >= 0 and any(
+        tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+        for tensor in tensors
+    ):
+        raise NotImplementedError("group_norm: a dual tensor of forward mode; accepted: reverse mode (backward)")
+    if torch._C._functorch.maybe_current_level() is not None and any(
+        tensor is not None and torch._C._functorch.is_gradtrackingtensor(tensor) for tensor in tensors
+    ):
+        raise NotImplementedError(
+            "group_norm: inside torch.func.grad, vjp or jacrev; accepted: torch.autograd, and torch.func.vmap"
+        )
+
+
+class GroupNorm(torch.nn.GroupNorm):
+    """`torch.nn.GroupNorm` by `group_norm`: the same arguments, parameters and state_dict, and a fused activation.
+
+    Args:
+        num_groups: divides num_channels.
+        num_channels: C of the input, [N, C, *].
+        eps: added to the variance.
+        affine: whether there are weight and bias, [C].
+        device, dtype: those of the parameters.
+        activation: "silu" to apply it to the result, None for the normalization alone.
+        options: what else the constructor of this PyTorch's nn.GroupNorm takes by name (bias=).
+
+    Raises:
+        ValueError: num_groups that does not divide num_channels, or another activation.
+    """
+
+    # Of the class, so that modules that were made or pickled as torch.nn.GroupNorm have it.
+    activation: str | None = None
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        **options: Any,
+    ) -> None:
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(
+                f"num_groups: {num_groups} with num_channels = {num_channels}; accepted: a positive number of groups "
+                "that divides num_channels"
+            )
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation: {activation!r}; accepted: 'silu' or None")
+        super().__init__(num_groups, num_channels, eps, affine, device, dtype, **options)
+        if activation is not None:
+            self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, C, *] -> [N, C, *]."""
+        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps, activation=self.activation)
+
+    def extra_repr(self) -> str:
+        shown: str = super().extra_repr()
+        return shown if self.activation is None else f"{shown}, activation={self.activation!r}"
+
+
+class Replaced(NamedTuple):
+    """What `replace_group_norm` did, by names of modules ("" is the model itself)."""
+
+    changed: list[str]
+    left: list[str]  # subclasses of nn.GroupNorm, which may compute something else
+
+
+def replace_group_norm(model: torch.nn.Module) -> Replaced:
+    """Makes every `torch.nn.GroupNorm` of a model a `GroupNorm`, in place.
+
+    The modules stay the objects they are, and so keep parameters, buffers, hooks, names, mode and whoever refers to
+    them. Modules of a class derived from nn.GroupNorm are left as they are, and named.
+    """
+    changed, left = [], []
+    for name, module in model.named_modules():
+        if type(module) is torch.nn.GroupNorm:
+            module.__class__ = GroupNorm
+            changed.append(name)
+        elif isinstance(module, torch.nn.GroupNorm) and not isinstance(module, GroupNorm):
+            left.append(name)
+    return Replaced(changed, left)

@@ -1,0 +1,217 @@
+"""The operators of the namespace `torch.ops.groupnorm`: schemas, CPU kernels, and what they give without memory.
+
+    group_norm(input, num_groups, weight, bias, eps, activation) -> (output, mean, rstd)
+    group_norm_backward(grad_output, input, mean, rstd, weight, bias, output_mask, activation)
+        -> (grad_input, grad_weight, grad_bias), None where the mask is False
+    group_normalization_grad(x, dy, gamma, mean, rstd) -> dx, the formula that CANN prints
+
+input is [N, C, *], float64, float32, float16 or bfloat16, in any layout; weight and bias are [C] or None, mean and rstd
+[N, G], in the dtype of input, or float32 beside a 16-bit one. activation is None or "silu". Results have the strides of
+`torch.empty_like(input)`: its layout where it is dense. Formulas: docs/math.md. `torch.get_num_threads` decides how
+many threads they use, and no bit.
+
+Autocast: on a CPU there is no rule, as for PyTorch's own group_norm (bfloat16 beside float32 parameters is computed as
+it is); on CUDA the inputs are cast to float32, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .. import _core, spec
+from . import check
+from .check import ACTIVATIONS, CODES, Tensor, statistics_dtype
+
+LIBRARY = torch.library.Library("groupnorm", "DEF")  # type: ignore[no-untyped-call]
+SCHEMAS = (
+    "group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, "
+    "str? activation=None) -> (Tensor, Tensor, Tensor)",
+    "group_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight, Tensor? bias, "
+    "bool[3] output_mask, str? activation=None) -> (Tensor, Tensor, Tensor)",
+    "group_normalization_grad(Tensor x, Tensor dy, Tensor gamma, Tensor mean, Tensor rstd) -> Tensor",
+)
+
+Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+# ---- memory ----
+
+
+def _aligned(tensor: Tensor) -> bool:
+    return tensor.data_ptr() % tensor.element_size() == 0
+
+
+def _layout_of(tensor: Tensor) -> int | None:
+    """CONTIGUOUS, CHANNELS_LAST, or None for what the core cannot address."""
+    if not _aligned(tensor):
+        return None
+    if tensor.is_contiguous():
+        return spec.CONTIGUOUS
+    return spec.CHANNELS_LAST if tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous() else None
+
+
+def _in_layout(tensor: Tensor, layout: int) -> Tensor:
+    """The tensor itself where it lies so, else a copy that does."""
+    across = tensor if layout == spec.CONTIGUOUS else tensor.movedim(1, -1)
+    if across.is_contiguous() and _aligned(across):
+        return tensor
+    copy = across.clone(memory_format=torch.contiguous_format)
+    return copy if layout == spec.CONTIGUOUS else copy.movedim(-1, 1)
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return _in_layout(tensor, spec.CONTIGUOUS)
+
+
+def _optional(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _contiguous(tensor)
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _output(input: Tensor, layout: int) -> tuple[Tensor, Tensor]:
+    """What the caller gets, with the strides of empty_like, and what the core writes."""
+    result = torch.empty_like(input)
+    return result, result if _layout_of(result) == layout else torch.empty(input.shape, dtype=input.dtype)
+
+
+def _length(input: Tensor) -> int:
+    return input.shape[2:].numel()
+
+
+# ---- the kernels ----
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """On CPU tensors."""
+    check.forward(input, num_groups, weight, bias, eps, activation)
+    layout = _layout_of(input) or spec.CONTIGUOUS
+    output, written = _output(input, layout)
+    stats = statistics_dtype(input.dtype)
+    mean = torch.empty((input.shape[0], num_groups), dtype=stats)
+    rstd = torch.empty_like(mean)
+    input, weight, bias = _in_layout(input, layout), _optional(weight), _optional(bias)
+    _core.group_norm(
+        CODES[input.dtype], CODES[stats if weight is None else weight.dtype],
+        CODES[stats if bias is None else bias.dtype], CODES[stats], layout,
+        input.shape[0], input.shape[1], _length(input), num_groups,
+        input.data_ptr(), _address(weight), _address(bias), eps, ACTIVATIONS[activation], 1.0,
+        written.data_ptr(), mean.data_ptr(), rstd.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    if written is not output:
+        output.copy_(written)
+    return output, mean, rstd
+
+
+def group_norm_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output_mask: Sequence[bool],
+    activation: str | None = None,
+) -> Grads:
+    """On CPU tensors. `bias` is that of the forward, which an activation alone needs."""
+    check.backward(grad_output, input, mean, rstd, weight, bias, activation)
+    layout = _layout_of(input) or spec.CONTIGUOUS
+    n, channels = input.shape[:2]
+    parameter = mean.dtype if weight is None else weight.dtype
+    grad_input, written = _output(input, layout) if output_mask[0] else (None, None)
+    grad_weight, grad_bias = (
+        torch.empty(channels, dtype=parameter) if wanted else None for wanted in tuple(output_mask)[1:]
+    )
+    grad_output, input = _in_layout(grad_output, layout), _in_layout(input, layout)
+    mean, rstd, weight, bias = _contiguous(mean), _contiguous(rstd), _optional(weight), _optional(bias)
+    _core.group_norm_backward(
+        CODES[input.dtype], CODES[parameter], CODES[parameter if bias is None else bias.dtype], CODES[mean.dtype],
+        layout, n, channels, _length(input), mean.shape[1],
+        grad_output.data_ptr(), input.data_ptr(), mean.data_ptr(), rstd.data_ptr(), _address(weight), _address(bias),
+        _address(written), _address(grad_weight), _address(grad_bias), False, ACTIVATIONS[activation], 1.0,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    if grad_input is not None and written is not None and written is not grad_input:
+        grad_input.copy_(written)
+    return grad_input, grad_weight, grad_bias
+
+
+def group_normalization_grad(x: Tensor, dy: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    """On CPU tensors; dx is contiguous."""
+    check.printed(x, dy, gamma, mean, rstd)
+    dx = torch.empty(x.shape, dtype=x.dtype)
+    x, dy, gamma, mean, rstd = (_contiguous(tensor) for tensor in (x, dy, gamma, mean, rstd))
+    _core.group_normalization_grad(
+        CODES[x.dtype], x.shape[0], x.shape[1], _length(x),
+        x.data_ptr(), dy.data_ptr(), gamma.data_ptr(), mean.data_ptr(), rstd.data_ptr(), dx.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return dx
+
+
+# ---- without memory ----
+
+
+def _fake_group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    check.forward(input, num_groups, weight, bias, eps, activation)
+    mean = input.new_empty((input.shape[0], num_groups), dtype=statistics_dtype(input.dtype))
+    return torch.empty_like(input), mean, torch.empty_like(mean)
+
+
+def _fake_group_norm_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output_mask: Sequence[bool],
+    activation: str | None = None,
+) -> Grads:
+    check.backward(grad_output, input, mean, rstd, weight, bias, activation)
+    parameter = mean.dtype if weight is None else weight.dtype
+    grad_weight, grad_bias = (
+        input.new_empty((input.shape[1],), dtype=parameter) if wanted else None for wanted in tuple(output_mask)[1:]
+    )
+    return torch.empty_like(input) if output_mask[0] else None, grad_weight, grad_bias
+
+
+def _fake_group_normalization_grad(x: Tensor, dy: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    check.printed(x, dy, gamma, mean, rstd)
+    return x.new_empty(x.shape)
+
+
+def _register() -> None:
+    tags = (torch.Tag.pt2_compliant_tag,)
+    for schema in SCHEMAS:
+        LIBRARY.define(schema, tags=tags)  # type: ignore[no-untyped-call]
+    for kernel, fake in (
+        (group_norm, _fake_group_norm),
+        (group_norm_backward, _fake_group_norm_backward),
+        (group_normalization_grad, _fake_group_normalization_grad),
+    ):
+        name = kernel.__name__
+        LIBRARY.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"groupnorm::{name}", fake, lib=LIBRARY)
+    torch.library.register_autocast("groupnorm::group_norm", "cuda", torch.float32, lib=LIBRARY)
+
+
+_register()
