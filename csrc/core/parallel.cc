@@ -87,6 +87,18 @@ inline void pause_cpu() {
 #endif
 }
 
+// Moves the calling thread off a CPU, if it is on that one and may use another. A thread that wakes is often put where
+// the one that woke it runs, and stays there for milliseconds, while the other CPUs are idle.
+void leave_cpu(int cpu) {
+  if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getcpu() != cpu) return;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || !CPU_ISSET(cpu, &allowed) || CPU_COUNT(&allowed) < 2)
+    return;
+  cpu_set_t others = allowed;
+  CPU_CLR(cpu, &others);
+  if (sched_setaffinity(0, sizeof(others), &others) == 0) sched_setaffinity(0, sizeof(allowed), &allowed);
+}
+
 // One job at a time. A worker joins a job while it is open; the caller closes it when no task is
 // left and waits for those that joined, so a worker that wakes late costs nothing.
 class Pool {
@@ -104,6 +116,7 @@ class Pool {
       next_.store(0, std::memory_order_relaxed);
       open_places_ = threads - 1;
       next_worker_ = 1;
+      caller_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
       ++job_;
       announced_.store(job_, std::memory_order_release);
     }
@@ -146,6 +159,7 @@ class Pool {
         worker = next_worker_++;
         active_.fetch_add(1, std::memory_order_relaxed);
       }
+      leave_cpu(caller_cpu_.load(std::memory_order_relaxed));
       work(worker);
       std::lock_guard<std::mutex> lock(mutex_);
       active_.fetch_sub(1, std::memory_order_release);
@@ -186,6 +200,7 @@ class Pool {
   std::atomic<int64_t> next_{0};
   std::atomic<int> active_{0};
   std::atomic<uint64_t> announced_{0};
+  std::atomic<int> caller_cpu_{-1};
 };
 
 // Never destroyed: its workers live as long as the process. A forked child has none of them, so it
