@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import shutil
 import signal
+import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -92,15 +93,18 @@ def _eager(operands: Operands, threads: int) -> Contestants:
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """TimeoutError in the middle of what runs; the main thread alone can be interrupted."""
+    """TimeoutError in the middle of what runs, or after it where that caught it; the main thread alone is interrupted."""
 
     def interrupt(*_: object) -> NoReturn:
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, interrupt)
+    started = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+        if time.monotonic() - started > seconds:
+            raise TimeoutError
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
