@@ -93,7 +93,7 @@ def _eager(operands: Operands, threads: int) -> Contestants:
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """TimeoutError in the middle of what runs, or after it where that caught it; the main thread alone is interrupted."""
+    """TimeoutError in the middle of what runs, in the main thread alone, or after it where that caught it."""
 
     def interrupt(*_: object) -> NoReturn:
         raise TimeoutError
