@@ -22,6 +22,8 @@ struct Threads {
   }
 };
 
+[[maybe_unused]] const auto& g_threads = Threads::get();
+
 class PostReport : public Work {
  public:
   PostReport(std::shared_ptr<Reports> to, std::shared_ptr<Report> report, bool wait)

@@ -19,6 +19,7 @@ constexpr int64_t kVectorCores = 48;
 constexpr int64_t kUnifiedBuffer = 196608;
 
 Handles<Context>& contexts() { return handles_of<Context>(Kind::kContext); }
+[[maybe_unused]] const auto& g_contexts = contexts();
 
 struct Device {
   int uses = 0;  // aclrtSetDevice less aclrtResetDevice
@@ -40,6 +41,8 @@ struct Devices {
     return *devices;
   }
 };
+
+[[maybe_unused]] const auto& g_devices = Devices::get();
 
 // The handle of the thread's context, live or not.
 void*& thread_context() {

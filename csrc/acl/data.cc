@@ -15,6 +15,7 @@ struct DataBuffer {
 };
 
 Handles<DataBuffer>& buffers() { return handles_of<DataBuffer>(Kind::kDataBuffer); }
+[[maybe_unused]] const auto& g_buffers = buffers();
 
 }  // namespace
 }  // namespace groupnorm::host

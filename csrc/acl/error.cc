@@ -19,6 +19,7 @@ struct Recent {
 };
 
 Recent& recent() { return thread_state<Recent>(); }
+[[maybe_unused]] const auto& g_recent = recent();
 
 constexpr int kMaxWarnings = 64;
 

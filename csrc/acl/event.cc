@@ -49,6 +49,7 @@ struct Event {
 };
 
 Handles<Event>& events() { return handles_of<Event>(Kind::kEvent); }
+[[maybe_unused]] const auto& g_events = events();
 
 std::shared_ptr<Event> event_of(const char* name, aclrtEvent handle) {
   require(handle, name);

@@ -44,6 +44,8 @@ struct Locks {
   }
 };
 
+[[maybe_unused]] const auto& g_locks = Locks::get();
+
 }  // namespace
 
 void keep_lock(LockRank rank, void* lock, void (*take)(void*), void (*release)(void*)) {

@@ -1,5 +1,7 @@
 // A fork copies locks as they are. Those of the tables are taken before it and released after, so that the child can go
-// on; streams, contexts and events of the parent have no threads there, and are refused.
+// on; streams, contexts and events of the parent have no threads there, and are refused. And what has a lock is made
+// when its library is loaded (the g_ lines beside the get functions): a child would wait forever for a first use that
+// another thread of its parent had begun.
 #pragma once
 
 #include "host.h"

@@ -29,10 +29,10 @@ enum class Kind : uint8_t {
 };
 
 inline const char* kind_name(Kind kind) {
-  static const char* const names[] = {"nothing",          "an aclrtContext", "an aclrtStream",   "an aclrtEvent",
-                                      "an aclDataBuffer", "an aclTensor",    "an aclScalar",     "an aclIntArray",
-                                      "an aclFloatArray", "an aclBoolArray", "an aclTensorList", "an aclScalarList",
-                                      "an aclOpExecutor"};
+  static constexpr const char* names[] = {"nothing",          "an aclrtContext", "an aclrtStream",   "an aclrtEvent",
+                                          "an aclDataBuffer", "an aclTensor",    "an aclScalar",     "an aclIntArray",
+                                          "an aclFloatArray", "an aclBoolArray", "an aclTensorList", "an aclScalarList",
+                                          "an aclOpExecutor"};
   return names[static_cast<int>(kind)];
 }
 

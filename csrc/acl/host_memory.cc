@@ -40,6 +40,8 @@ struct HostBlocks {
   }
 };
 
+[[maybe_unused]] const auto& g_host_blocks = HostBlocks::get();
+
 }  // namespace
 
 size_t host_blocks() {

@@ -41,6 +41,8 @@ struct Process {
   }
 };
 
+[[maybe_unused]] const auto& g_process = Process::get();
+
 std::string read_config(const char* path) {
   if (!path) return {};
   struct stat info;

@@ -95,10 +95,7 @@ class Arena {
     return allocated_;
   }
 
-  static size_t total() {
-    static const size_t total = physical_memory();
-    return total;
-  }
+  static size_t total() { return physical_memory(); }
 
  private:
   Arena() {
@@ -157,6 +154,8 @@ class Arena {
   std::map<char*, size_t> taken_;  // pages in use, also those that are freed but held
   std::map<char*, std::shared_ptr<Allocation>> live_;
 };
+
+[[maybe_unused]] const auto& g_arena = Arena::get();
 
 void* allocate_device(void** devPtr, size_t size, int policy) {
   const std::shared_ptr<Context> context = current_context();

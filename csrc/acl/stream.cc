@@ -209,6 +209,7 @@ void Stream::run_next(std::unique_lock<std::mutex>& lock) {
 }
 
 Handles<Stream>& streams() { return handles_of<Stream>(Kind::kStream); }
+[[maybe_unused]] const auto& g_streams = streams();
 
 std::shared_ptr<Stream> stream_of(aclrtStream handle) {
   const std::shared_ptr<Context> context = current_context();

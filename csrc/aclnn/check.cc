@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kMaxElements = int64_t{1} << 47;
 
 const char* dtype_name(int value) {
-  static const std::pair<int, const char*> names[] = {
+  static constexpr std::pair<int, const char*> names[] = {
       {ACL_FLOAT, "ACL_FLOAT"},   {ACL_FLOAT16, "ACL_FLOAT16"},     {ACL_INT8, "ACL_INT8"},
       {ACL_INT32, "ACL_INT32"},   {ACL_UINT8, "ACL_UINT8"},         {ACL_INT16, "ACL_INT16"},
       {ACL_UINT16, "ACL_UINT16"}, {ACL_UINT32, "ACL_UINT32"},       {ACL_INT64, "ACL_INT64"},
@@ -27,18 +27,18 @@ const char* dtype_name(int value) {
 std::string dtype_text(aclDataType dtype) { return text(dtype_name(dtype), " (", static_cast<int>(dtype), ")"); }
 
 const char* format_name(int value) {
-  static const std::pair<int, const char*> names[] = {{ACL_FORMAT_ND, "ACL_FORMAT_ND"},
-                                                      {ACL_FORMAT_NCHW, "ACL_FORMAT_NCHW"},
-                                                      {ACL_FORMAT_NHWC, "ACL_FORMAT_NHWC"},
-                                                      {ACL_FORMAT_NCDHW, "ACL_FORMAT_NCDHW"},
-                                                      {ACL_FORMAT_NCL, "ACL_FORMAT_NCL"},
-                                                      {ACL_FORMAT_NC1HWC0, "ACL_FORMAT_NC1HWC0"},
-                                                      {ACL_FORMAT_FRACTAL_Z, "ACL_FORMAT_FRACTAL_Z"},
-                                                      {ACL_FORMAT_HWCN, "ACL_FORMAT_HWCN"},
-                                                      {ACL_FORMAT_NDHWC, "ACL_FORMAT_NDHWC"},
-                                                      {ACL_FORMAT_FRACTAL_NZ, "ACL_FORMAT_FRACTAL_NZ"},
-                                                      {ACL_FORMAT_NDC1HWC0, "ACL_FORMAT_NDC1HWC0"},
-                                                      {ACL_FORMAT_NC, "ACL_FORMAT_NC"}};
+  static constexpr std::pair<int, const char*> names[] = {{ACL_FORMAT_ND, "ACL_FORMAT_ND"},
+                                                          {ACL_FORMAT_NCHW, "ACL_FORMAT_NCHW"},
+                                                          {ACL_FORMAT_NHWC, "ACL_FORMAT_NHWC"},
+                                                          {ACL_FORMAT_NCDHW, "ACL_FORMAT_NCDHW"},
+                                                          {ACL_FORMAT_NCL, "ACL_FORMAT_NCL"},
+                                                          {ACL_FORMAT_NC1HWC0, "ACL_FORMAT_NC1HWC0"},
+                                                          {ACL_FORMAT_FRACTAL_Z, "ACL_FORMAT_FRACTAL_Z"},
+                                                          {ACL_FORMAT_HWCN, "ACL_FORMAT_HWCN"},
+                                                          {ACL_FORMAT_NDHWC, "ACL_FORMAT_NDHWC"},
+                                                          {ACL_FORMAT_FRACTAL_NZ, "ACL_FORMAT_FRACTAL_NZ"},
+                                                          {ACL_FORMAT_NDC1HWC0, "ACL_FORMAT_NDC1HWC0"},
+                                                          {ACL_FORMAT_NC, "ACL_FORMAT_NC"}};
   for (const auto& [known, name] : names) {
     if (known == value) return name;
   }

@@ -58,6 +58,10 @@ bool cpu_has_neon() {
 }
 
 constexpr int kIsaCount = 4;
+const Isa g_isas[kIsaCount] = {{"avx512", kAvx512, cpu_has_avx512()},
+                               {"avx2", kAvx2, cpu_has_avx2()},
+                               {"neon", kNeon, cpu_has_neon()},
+                               {"scalar", &kScalarTable, true}};
 
 const KernelTable* find(const char* name) {
   int count;
@@ -73,12 +77,8 @@ std::atomic<const KernelTable*> g_forced{nullptr};
 }  // namespace
 
 const Isa* isa_list(int* count) {
-  static const Isa list[kIsaCount] = {{"avx512", kAvx512, cpu_has_avx512()},
-                                      {"avx2", kAvx2, cpu_has_avx2()},
-                                      {"neon", kNeon, cpu_has_neon()},
-                                      {"scalar", &kScalarTable, true}};
   *count = kIsaCount;
-  return list;
+  return g_isas;
 }
 
 const KernelTable* current_kernels() {

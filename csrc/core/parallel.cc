@@ -206,12 +206,12 @@ class Pool {
 // Never destroyed: its workers live as long as the process. A forked child has none of them, so it
 // forgets the pool, whatever state that was in, and makes its own at its first call.
 std::atomic<Pool*> g_pool{nullptr};
+const int g_forgotten_by_children = pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); });
 
 Pool* pool() {
   Pool* current = g_pool.load(std::memory_order_acquire);
   if (current) return current;
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); });
-  (void)registered;
+  if (g_forgotten_by_children != 0) return nullptr;
   Pool* made = new (std::nothrow) Pool;
   if (made && !g_pool.compare_exchange_strong(current, made, std::memory_order_acq_rel)) {
     delete made;
@@ -231,10 +231,11 @@ int available_cpus() {
   return cpus < 1 ? 1 : cpus > kMaxThreads ? kMaxThreads : cpus;
 }
 
+static const int g_cpus = available_cpus();
+
 int default_threads() {
-  static const int cpus = available_cpus();
   const char* text = std::getenv("GROUPNORM_NUM_THREADS");
-  if (!text || !*text) return cpus;
+  if (!text || !*text) return g_cpus;
   char* end = nullptr;
   const long threads = std::strtol(text, &end, 10);
   return *end == '\0' && threads >= 1 && threads <= kMaxThreads ? static_cast<int>(threads) : 0;

@@ -33,7 +33,7 @@ int64_t span_groups(const Problem& problem, const Plan& plan) {
   if (plan.layout == Layout::kChannelsLast && problem.length > 1) return problem.groups;
   const int64_t group_elements = plan.channels_per_group * problem.length;
   const int64_t group_bytes = input_count(problem) * element_size(problem.dtype) * group_elements;
-  return std::max<int64_t>(1, cache_sizes().core / 4 / group_bytes);
+  return std::max<int64_t>(1, g_cache_sizes.core / 4 / group_bytes);
 }
 
 // Whether threads that take whole tasks would wait for the last one for more than an eighth of the time.
@@ -72,7 +72,7 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   if (!plan.split) plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, plan.slots * plan.spans));
 
   const int64_t tensor = elements * element_size(problem.dtype);
-  plan.stream = tensor > cache_sizes().last / 2 / (input_count(problem) + 1);
+  plan.stream = tensor > g_cache_sizes.last / 2 / (input_count(problem) + 1);
 
   const int64_t accumulator = problem.dtype == DType::kFloat64 ? 8 : 4;
   const int64_t padded = round_up(problem.channels, kLanes) + kLanes;

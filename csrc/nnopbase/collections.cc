@@ -23,6 +23,12 @@ Handles<std::vector<float>>& float_arrays() { return handles_of<std::vector<floa
 Handles<std::vector<bool>>& bool_arrays() { return handles_of<std::vector<bool>>(Kind::kBoolArray); }
 Handles<List<aclTensor>>& tensor_lists() { return handles_of<List<aclTensor>>(Kind::kTensorList); }
 Handles<List<aclScalar>>& scalar_lists() { return handles_of<List<aclScalar>>(Kind::kScalarList); }
+[[maybe_unused]] const auto& g_scalars = scalars();
+[[maybe_unused]] const auto& g_int_arrays = int_arrays();
+[[maybe_unused]] const auto& g_float_arrays = float_arrays();
+[[maybe_unused]] const auto& g_bool_arrays = bool_arrays();
+[[maybe_unused]] const auto& g_tensor_lists = tensor_lists();
+[[maybe_unused]] const auto& g_scalar_lists = scalar_lists();
 
 template <class Handle, class Value, class T>
 Handle* create_array(const char* function, const Value* value, uint64_t size, Handles<std::vector<T>>& (*table)()) {

@@ -20,6 +20,7 @@ struct Executor {
 };
 
 Handles<Executor>& executors() { return handles_of<Executor>(Kind::kExecutor); }
+[[maybe_unused]] const auto& g_executors = executors();
 
 // Null: 561103, as from a function that changes an executor.
 std::shared_ptr<Executor> changeable(aclOpExecutor* executor) {
@@ -239,7 +240,7 @@ aclnnStatus set_list(const char* function, Operands which, aclOpExecutor* handle
 
 // Runs when the library is loaded, before any operator library that needs it.
 const bool attached = [] {
-  static const Meta meta{tensor_of, bools_of, make_executor, launch};
+  static constexpr Meta meta{tensor_of, bools_of, make_executor, launch};
   Host* const host = groupnorm_host();
   if (host->version != kHostVersion || host->meta) return false;  // another release, or a second prefix
   host->meta = &meta;

@@ -67,6 +67,7 @@ aclnnStatus get(const char* function, const aclTensor* tensor, const char* name,
 }  // namespace
 
 Handles<const Tensor>& tensors() { return handles_of<const Tensor>(Kind::kTensor); }
+[[maybe_unused]] const auto& g_tensors = tensors();
 
 std::shared_ptr<const Tensor> tensor_of(const char* name, const aclTensor* handle) {
   return find_or_throw(tensors(), name, handle, kParamInvalid);
