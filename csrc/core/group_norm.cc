@@ -28,6 +28,12 @@ bool activation_valid(const Problem& problem) {
          !problem.recenter && std::isfinite(problem.swish_scale);
 }
 
+bool parts_valid(const Problem& problem, const Inputs& inputs, const Outputs& outputs) {
+  if (problem.total_length < 0) return false;
+  if (!inputs.sums && !outputs.sums) return true;
+  return problem.op != Operator::kGroupNormalizationGrad && !problem.recenter && !(inputs.sums && outputs.sums);
+}
+
 bool empty(const Problem& problem) { return problem.n == 0 || problem.channels == 0 || problem.length == 0; }
 
 bool operands_given(const Problem& problem, const Inputs& in, const Outputs& out) {
@@ -35,9 +41,9 @@ bool operands_given(const Problem& problem, const Inputs& in, const Outputs& out
     case Operator::kGroupNormalizationGrad:
       return in.x && in.dy && in.gamma && in.mean && in.rstd && out.dx;
     case Operator::kGroupNormBackward:
-      return in.x && in.dy && in.mean && in.rstd;
+      return (in.sums && !out.dx) || (in.x && in.dy && in.mean && in.rstd);
     case Operator::kGroupNorm:
-      return in.x && out.y && out.mean && out.rstd;
+      return in.x && ((out.sums && !out.y) || (out.y && out.mean && out.rstd));
   }
   return false;
 }
@@ -50,6 +56,10 @@ void fill_empty(const Problem& problem, const Outputs& outputs) {
       for (int64_t i = 0; i < count; ++i) narrow_sum(value, static_cast<decltype(type)>(to) + i);
     });
   };
+  if (outputs.sums) {
+    const int64_t each = problem.op == Operator::kGroupNorm ? problem.groups : problem.channels;
+    std::fill_n(outputs.sums, 2 * problem.n * each, 0.0);
+  }
   if (problem.op == Operator::kGroupNormBackward) {
     fill(outputs.dgamma, problem.gamma_dtype, problem.channels, 0);
     fill(outputs.dbeta, problem.gamma_dtype, problem.channels, 0);
@@ -71,7 +81,8 @@ Status run(const Problem& problem, const Inputs& inputs, const Outputs& outputs,
   const FpEnvironment environment;
   const KernelTable* table = current_kernels();
   if (!table) return Status::kUnsupportedIsa;
-  if (!sizes_valid(problem) || !activation_valid(problem)) return Status::kInvalidProblem;
+  if (!sizes_valid(problem) || !activation_valid(problem) || !parts_valid(problem, inputs, outputs))
+    return Status::kInvalidProblem;
   if (empty(problem)) {
     fill_empty(problem, outputs);
     return Status::kOk;

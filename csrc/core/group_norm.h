@@ -40,16 +40,18 @@ struct Problem {
   bool recenter;  // B: subtract the mean of xhat; not with an activation
   double eps;     // C
   Activation activation = Activation::kNone;
-  double swish_scale = 1;  // finite
+  double swish_scale = 1;    // finite
+  int64_t total_length = 0;  // B, C: positions of a channel in all parts, where x is one of them; 0: x is whole
 };
 
 struct Inputs {
   const void* x;
-  const void* dy;     // A, B
-  const void* gamma;  // A: x's shape; B, C: [C], null counts as ones
-  const void* beta;   // C, B with an activation: [C], null counts as zeros
-  const void* mean;   // A, B: [N, G]
-  const void* rstd;   // A, B: [N, G]
+  const void* dy;                // A, B
+  const void* gamma;             // A: x's shape; B, C: [C], null counts as ones
+  const void* beta;              // C, B with an activation: [C], null counts as zeros
+  const void* mean;              // A, B: [N, G]
+  const void* rstd;              // A, B: [N, G]
+  const double* sums = nullptr;  // of all parts, see below
 };
 
 // A null output of B is not computed; the others are not optional. dx may be x or dy itself.
@@ -60,7 +62,17 @@ struct Outputs {
   void* y;
   void* mean;  // C: [N, G]
   void* rstd;  // C: [N, G]
+  double* sums = nullptr;
 };
+
+// Where the positions of x lie in several places, each has a part of it, and what lies between reduce and apply goes
+// from place to place: outputs.sums are those of a part, inputs.sums those of all, and given them run() does not
+// reduce.
+//   B  [2][N][C]: the sums of dy and of dy * xhat over positions, dy being that of gn where an activation follows.
+//      Parts add. Not with recenter. Given sums and no dx, dgamma and dbeta are all there is to do: x, dy, mean and
+//      rstd may be null, and N may be that of the batches of all places.
+//   C  out [2][N][G]: the mean of the group's part, the sum of squares around it; in: the mean and the variance of the
+//      whole. y, mean and rstd may be null where sums go out; they are not computed then.
 
 enum class Status : int {
   kOk = 0,

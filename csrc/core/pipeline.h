@@ -5,9 +5,10 @@
 #include <iterator>
 #include <limits>
 
+#include "operand.h"
 #include "parallel.h"
 #include "pivot.h"
-#include "plan.h"
+#include "spread.h"
 
 namespace groupnorm {
 
@@ -16,22 +17,24 @@ class Pipeline {
  public:
   Pipeline(const Problem& problem, const Inputs& inputs, const Outputs& outputs, const KernelTable& table,
            const Plan& plan, void* workspace)
-      : problem_(problem), inputs_(inputs), outputs_(outputs), table_(table), plan_(plan) {
-    const uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
-    base_ = static_cast<char*>(workspace) +
-            (round_up(static_cast<int64_t>(address), kLine) - static_cast<int64_t>(address));
-    gamma_ = reinterpret_cast<Acc*>(base_);
-    beta_ = reinterpret_cast<Acc*>(base_ + plan.affine_bytes);
-    slots_ = base_ + 2 * plan.affine_bytes;
-    partial_ = reinterpret_cast<double*>(slots_ + plan.slots * plan.slot_bytes);
-    scratch_ = slots_ + plan.slots * plan.slot_bytes + plan.partial_bytes;
-    lanes_ = scratch_ + (plan.split ? 1 : plan.workers) * plan.scratch_bytes;
-  }
+      : problem_(problem),
+        inputs_(inputs),
+        outputs_(outputs),
+        table_(table),
+        plan_(plan),
+        positions_(static_cast<double>(problem.total_length > 0 ? problem.total_length : problem.length)),
+        gamma_(static_cast<Acc*>(aligned(workspace))),
+        beta_(reinterpret_cast<Acc*>(reinterpret_cast<char*>(gamma_) + plan.affine_bytes)),
+        slots_(reinterpret_cast<char*>(beta_) + plan.affine_bytes),
+        partial_(slots_ + plan.slots * plan.slot_bytes),
+        scratch_(partial_ + plan.partial_bytes),
+        lanes_(scratch_ + (plan.split ? 1 : plan.workers) * plan.scratch_bytes),
+        spread_(problem, table, plan, reinterpret_cast<double*>(partial_), lanes_) {}
 
   void run() {
     if (problem_.op != Operator::kGroupNormalizationGrad) {
-      load_affine(inputs_.gamma, problem_.gamma_dtype, Acc{1}, gamma_);
-      load_affine(inputs_.beta, problem_.beta_dtype, Acc{0}, beta_);
+      load_all(inputs_.gamma, problem_.gamma_dtype, problem_.channels, Acc{1}, gamma_);
+      load_all(inputs_.beta, problem_.beta_dtype, problem_.channels, Acc{0}, beta_);
     }
     const auto task = [this](int64_t index, int worker) { run_task(index / plan_.spans, index % plan_.spans, worker); };
     const int64_t tasks = plan_.slots * plan_.spans;
@@ -44,6 +47,11 @@ class Pipeline {
   }
 
  private:
+  static void* aligned(void* workspace) {
+    const int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(workspace));
+    return static_cast<char*>(workspace) + (round_up(address, kLine) - address);
+  }
+
   // Scratch of one worker. coefs and sums are indexed by the channels of a span, shifts and ratios by its groups.
   struct Scratch {
     Acc* coefs[kMaxCoefs];
@@ -80,29 +88,12 @@ class Pipeline {
     return scratch;
   }
 
-  void load_affine(const void* from, DType dtype, Acc otherwise, Acc* to) const {
-    if (!from) {
-      std::fill_n(to, problem_.channels, otherwise);
-      return;
-    }
-    with_storage(dtype, [&](auto* type) {
-      const auto* values = static_cast<decltype(type)>(const_cast<void*>(from));
-      for (int64_t c = 0; c < problem_.channels; ++c) to[c] = static_cast<Acc>(widen(values[c]));
-    });
-  }
-
   double load_stat(const void* from, int64_t n, int64_t group) const {
-    double value = 0;
-    with_storage(problem_.stats_dtype, [&](auto* type) {
-      const auto* values = static_cast<decltype(type)>(const_cast<void*>(from));
-      value = static_cast<double>(widen(values[n * problem_.groups + group]));
-    });
-    return value;
+    return load(from, problem_.stats_dtype, n * problem_.groups + group);
   }
 
   void store_stat(void* to, int64_t n, int64_t group, double value) const {
-    with_storage(problem_.stats_dtype,
-                 [&](auto* type) { narrow_sum(value, static_cast<decltype(type)>(to) + n * problem_.groups + group); });
+    store(value, to, problem_.stats_dtype, n * problem_.groups + group);
   }
 
   // ---- one task: a span of every sample of a slot ----
@@ -135,39 +126,31 @@ class Pipeline {
     Span span = span_at(at, {inputs_.x, inputs_.dy, inputs_.gamma}, outputs_.dx, scratch);
     const double m = static_cast<double>(problem_.length);
     fill_stats(at, scratch);
-    reduce(Formula::kPrintedReduce, 2, scaled(span, scratch));
+    spread_.reduce(Formula::kPrintedReduce, 2, scaled(span, scratch));
     for (int64_t c = 0; c < at.groups; ++c) {
       unscale_sums(scratch, scratch.ratios[c], scratch.shifts[c], c, 1);
       fill_mean_and_slope(scratch, c, 1, scratch.shifts[c], scratch.sums[0][c] / m, scratch.sums[1][c] / m);
     }
-    apply(Formula::kPrintedApply, span);
+    spread_.apply(Formula::kPrintedApply, span);
   }
 
   // docs/math.md, "The gradient".
   void backward(const Place& at, const Scratch& scratch, int64_t slot, bool first_of_slot) const {
     const int64_t d = plan_.channels_per_group;
-    const double m = static_cast<double>(d * problem_.length);
+    const double m = static_cast<double>(d) * positions_;
     Span span = span_at(at, {inputs_.x, inputs_.dy, nullptr}, outputs_.dx, scratch);
-    fill_stats(at, scratch);
-    if (swish()) {
-      fill_swish(at, scratch);
-      reduce(Formula::kSwishReduce, 2, scaled(span, scratch));
-    } else if (problem_.recenter) {
-      reduce(Formula::kBackwardReduceRecentred, 3, scaled(span, scratch));
-    } else {
-      reduce(Formula::kBackwardReduce, 2, scaled(span, scratch));
+    if (!inputs_.sums || outputs_.dx) {
+      fill_stats(at, scratch);
+      if (swish()) fill_swish(at, scratch);
     }
-    for (int64_t g = 0; g < at.groups; ++g) {
-      const int64_t c = g * d;
-      const double ratio = scratch.ratios[g];
-      const double shift =
-          problem_.recenter ? ratio * fold_channels(scratch.sums[2] + c, nullptr) / m : scratch.shifts[g];
-      unscale_sums(scratch, ratio, shift, c, d);
-      if (!outputs_.dx) continue;
-      const Acc* gamma = gamma_ + at.first_channel + c;
-      const double mean_dxhat = fold_channels(scratch.sums[0] + c, gamma) / m;
-      const double mean_dxhat_xhat = fold_channels(scratch.sums[1] + c, gamma) / m;
-      fill_mean_and_slope(scratch, c, d, shift, mean_dxhat, mean_dxhat_xhat);
+    if (inputs_.sums) {
+      copy_sums(inputs_.sums, at,
+                [&](int k, const double* given) { std::copy_n(given, at.groups * d, scratch.sums[k]); });
+    } else {
+      reduce_backward(span, at, scratch);
+    }
+    if (outputs_.sums) {
+      copy_sums(outputs_.sums, at, [&](int k, double* to) { std::copy_n(scratch.sums[k], at.groups * d, to); });
     }
     if (plan_.keep_sums) {
       for (int k = 0; k < 2; ++k) {
@@ -176,35 +159,52 @@ class Pipeline {
         for (int64_t i = 0; i < at.groups * d; ++i) owner[i] = first_of_slot ? sums[i] : owner[i] + sums[i];
       }
     }
-    if (outputs_.dx) {
-      span.coefs[5] = gamma_ + at.first_channel;
-      apply(swish() ? Formula::kSwishApply : Formula::kBackwardApply, span);
+    if (!outputs_.dx) return;
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const int64_t c = g * d;
+      const Acc* gamma = gamma_ + at.first_channel + c;
+      const double mean_dxhat = fold_channels(scratch.sums[0] + c, gamma) / m;
+      const double mean_dxhat_xhat = fold_channels(scratch.sums[1] + c, gamma) / m;
+      fill_mean_and_slope(scratch, c, d, scratch.shifts[g], mean_dxhat, mean_dxhat_xhat);
+    }
+    span.coefs[5] = gamma_ + at.first_channel;
+    spread_.apply(swish() ? Formula::kSwishApply : Formula::kBackwardApply, span);
+  }
+
+  // Of each channel the sums of dy and of dy * xhat, dy being that of gn where an activation follows.
+  void reduce_backward(const Span& span, const Place& at, const Scratch& scratch) const {
+    const int64_t d = plan_.channels_per_group;
+    if (swish()) {
+      spread_.reduce(Formula::kSwishReduce, 2, scaled(span, scratch));
+    } else if (problem_.recenter) {
+      spread_.reduce(Formula::kBackwardReduceRecentred, 3, scaled(span, scratch));
+    } else {
+      spread_.reduce(Formula::kBackwardReduce, 2, scaled(span, scratch));
+    }
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const double ratio = scratch.ratios[g];
+      if (problem_.recenter) {
+        scratch.shifts[g] =
+            ratio * fold_channels(scratch.sums[2] + g * d, nullptr) / (static_cast<double>(d) * positions_);
+      }
+      unscale_sums(scratch, ratio, scratch.shifts[g], g * d, d);
     }
   }
 
   // docs/math.md, "The statistics".
   void forward(const Place& at, const Scratch& scratch) const {
     const int64_t d = plan_.channels_per_group;
-    const double m = static_cast<double>(d * problem_.length);
     Span span = span_at(at, {inputs_.x, nullptr, nullptr}, outputs_.y, scratch);
-    reduce(Formula::kForwardMean, 2, span);
-    for (int64_t g = 0; g < at.groups; ++g) {
-      const double mean = fold_channels(scratch.sums[0] + g * d, nullptr) / m;
-      const double mean_square = fold_channels(scratch.sums[1] + g * d, nullptr) / m;
-      std::fill_n(scratch.coefs[0] + g * d, d, pivot_of<Acc>(mean, std::sqrt(mean_square)));
-    }
-    reduce(Formula::kForwardVariance, 2, span);
+    if (!inputs_.sums) reduce_forward(span, at, scratch);
+    if (!outputs_.y) return;
     for (int64_t g = 0; g < at.groups; ++g) {
       const int64_t c = g * d;
-      const double pivot = static_cast<double>(scratch.coefs[0][c]);
-      const double mean_d = fold_channels(scratch.sums[0] + c, nullptr) / m;
-      const double mean_dd = fold_channels(scratch.sums[1] + c, nullptr) / m;
-      const double left_over = std::isfinite(pivot) ? mean_d : 0;
-      const double variance = mean_dd - mean_d * mean_d;
-      const double rstd = 1 / std::sqrt((variance < 0 ? 0 : variance) + problem_.eps);
-      const Acc high = static_cast<Acc>(pivot + left_over);
-      const Acc low = static_cast<Acc>(left_over - (static_cast<double>(high) - pivot));
-      store_stat(outputs_.mean, at.n, at.first_group + g, pivot + left_over);
+      const Moments moments = moments_of(at, scratch, g);
+      const double rstd = 1 / std::sqrt(moments.variance + problem_.eps);
+      const double mean = moments.pivot + moments.left_over;
+      const Acc high = static_cast<Acc>(mean);
+      const Acc low = static_cast<Acc>(moments.left_over - (static_cast<double>(high) - moments.pivot));
+      store_stat(outputs_.mean, at.n, at.first_group + g, mean);
       store_stat(outputs_.rstd, at.n, at.first_group + g, rstd);
       std::fill_n(scratch.coefs[0] + c, d, high);
       std::fill_n(scratch.coefs[1] + c, d, std::isfinite(low) ? low : Acc{0});
@@ -213,7 +213,54 @@ class Pipeline {
     span.coefs[3] = gamma_ + at.first_channel;
     span.coefs[4] = beta_ + at.first_channel;
     if (swish()) std::fill_n(scratch.coefs[5], span.channels, saturated<Acc>(problem_.swish_scale));
-    apply(swish() ? Formula::kSwishForward : Formula::kForwardApply, span);
+    spread_.apply(swish() ? Formula::kSwishForward : Formula::kForwardApply, span);
+  }
+
+  // The sums of d = x - pivot and of d * d, and the pivot of each group as coefficient 0.
+  void reduce_forward(const Span& span, const Place& at, const Scratch& scratch) const {
+    const int64_t d = plan_.channels_per_group;
+    const double m = static_cast<double>(d * problem_.length);
+    spread_.reduce(Formula::kForwardMean, 2, span);
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const double mean = fold_channels(scratch.sums[0] + g * d, nullptr) / m;
+      const double mean_square = fold_channels(scratch.sums[1] + g * d, nullptr) / m;
+      std::fill_n(scratch.coefs[0] + g * d, d, pivot_of<Acc>(mean, std::sqrt(mean_square)));
+    }
+    spread_.reduce(Formula::kForwardVariance, 2, span);
+    if (!outputs_.sums) return;
+    for (int64_t g = 0; g < at.groups; ++g) {
+      const Moments moments = moments_of(at, scratch, g);
+      group_sum(outputs_.sums, 0, at, g) = moments.pivot + moments.left_over;
+      group_sum(outputs_.sums, 1, at, g) = moments.variance * m;
+    }
+  }
+
+  // The mean, as pivot + left_over, and the variance of a group.
+  struct Moments {
+    double pivot, left_over, variance;
+  };
+
+  Moments moments_of(const Place& at, const Scratch& scratch, int64_t g) const {
+    if (inputs_.sums) return {group_sum(inputs_.sums, 0, at, g), 0, group_sum(inputs_.sums, 1, at, g)};
+    const int64_t c = g * plan_.channels_per_group;
+    const double m = static_cast<double>(plan_.channels_per_group * problem_.length);
+    const double pivot = static_cast<double>(scratch.coefs[0][c]);
+    const double mean_d = fold_channels(scratch.sums[0] + c, nullptr) / m;
+    const double mean_dd = fold_channels(scratch.sums[1] + c, nullptr) / m;
+    const double variance = mean_dd - mean_d * mean_d;
+    return {pivot, std::isfinite(pivot) ? mean_d : 0, variance < 0 ? 0 : variance};
+  }
+
+  // Of sums that go in and out, for each k: what belongs to the channels of a span, [2][N][C], or to a group,
+  // [2][N][G].
+  template <class Sums, class Fn>
+  void copy_sums(Sums* sums, const Place& at, Fn&& fn) const {
+    for (int k = 0; k < 2; ++k) fn(k, sums + (k * problem_.n + at.n) * problem_.channels + at.first_channel);
+  }
+
+  template <class Sums>
+  Sums& group_sum(Sums* sums, int k, const Place& at, int64_t g) const {
+    return sums[(k * problem_.n + at.n) * problem_.groups + at.first_group + g];
   }
 
   // ---- the parts of a task ----
@@ -224,7 +271,7 @@ class Pipeline {
     span.length = problem_.length;
     span.stride = plan_.layout == Layout::kContiguous ? problem_.length : problem_.channels;
     const int64_t sample = at.n * problem_.channels * problem_.length;
-    const int64_t bytes = (sample + offset(span, at.first_channel, 0)) * element_size(problem_.dtype);
+    const int64_t bytes = (sample + plan_.offset(span, at.first_channel, 0)) * element_size(problem_.dtype);
     for (int k = 0; k < kMaxInputs; ++k) {
       span.inputs[k] = inputs[k] ? static_cast<const char*>(inputs[k]) + bytes : nullptr;
     }
@@ -235,10 +282,6 @@ class Pipeline {
     std::copy(std::begin(scratch.sums), std::end(scratch.sums), span.sums);
     span.lanes = scratch.lanes;
     return span;
-  }
-
-  int64_t offset(const Span& span, int64_t channel, int64_t position) const {
-    return plan_.layout == Layout::kContiguous ? channel * span.stride + position : position * span.stride + channel;
   }
 
   double fold_channels(const double* values, const Acc* weights) const {
@@ -254,7 +297,7 @@ class Pipeline {
     for (int64_t g = 0; g < at.groups; ++g) {
       const double mean = load_stat(inputs_.mean, at.n, at.first_group + g);
       const double rstd = load_stat(inputs_.rstd, at.n, at.first_group + g);
-      const bool alone = d * problem_.length == 1;  // x - mean is all there is: it has to be exact
+      const bool alone = static_cast<double>(d) * positions_ == 1;  // x - mean is all there is: it has to be exact
       const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of<Acc>(mean, 1 / rstd);
       const double rest = mean - static_cast<double>(pivot);
       const Binary scale = binary<Acc>(rstd);
@@ -325,61 +368,8 @@ class Pipeline {
         const double* sums = slot_sums(slot, k);
         for (int64_t c = 0; c < problem_.channels; ++c) total[c] += sums[c];
       }
-      with_storage(problem_.gamma_dtype, [&](auto* type) {
-        auto* to = static_cast<decltype(type)>(output);
-        for (int64_t c = 0; c < problem_.channels; ++c) narrow_sum(total[c], to + c);
-      });
+      store_all(total, problem_.channels, output, problem_.gamma_dtype);
     }
-  }
-
-  // ---- reduce and apply on a span: by this thread, or in pieces by all of them ----
-
-  void reduce(Formula formula, int sums, const Span& span) const {
-    const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
-    if (!plan_.split) return kernel(span);
-    const int64_t chunk_doubles = kMaxSums * plan_.width;
-    for_pieces(span, [&](Span piece, int64_t channel, int64_t chunk, int worker) {
-      piece.lanes = lanes_ + worker * plan_.lane_bytes;
-      for (int k = 0; k < sums; ++k) piece.sums[k] = partial_ + chunk * chunk_doubles + k * plan_.width + channel;
-      kernel(piece);
-    });
-    for (int k = 0; k < sums; ++k) {
-      for (int64_t c = 0; c < span.channels; ++c) {
-        double total = 0;
-        for (int64_t chunk = 0; chunk < plan_.chunks; ++chunk) {
-          total += partial_[chunk * chunk_doubles + k * plan_.width + c];
-        }
-        span.sums[k][c] = total;
-      }
-    }
-  }
-
-  void apply(Formula formula, const Span& span) const {
-    const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
-    if (!plan_.split) return kernel(span);
-    for_pieces(span, [&](const Span& piece, int64_t, int64_t, int) { kernel(piece); });
-  }
-
-  // A piece is one chunk of some channels, in whole vectors where vectors run over channels.
-  template <class Fn>
-  void for_pieces(const Span& span, Fn&& fn) const {
-    const int64_t unit = plan_.layout == Layout::kContiguous ? 1 : kLanes;
-    const int64_t wanted = (4 * plan_.workers + plan_.chunks - 1) / plan_.chunks;
-    const int64_t per_part = round_up((span.channels + wanted - 1) / wanted, unit);
-    const int64_t parts = (span.channels + per_part - 1) / per_part;
-    const int64_t element = element_size(problem_.dtype);
-    parallel_for(parts * plan_.chunks, plan_.workers, [&](int64_t index, int worker) {
-      const int64_t channel = index % parts * per_part;
-      const int64_t chunk = index / parts;
-      Span piece = span;
-      piece.channels = std::min(per_part, span.channels - channel);
-      piece.length = std::min(kChunk, span.length - chunk * kChunk);
-      const int64_t bytes = offset(span, channel, chunk * kChunk) * element;
-      for (const void*& input : piece.inputs) input = input ? static_cast<const char*>(input) + bytes : nullptr;
-      piece.output = span.output ? static_cast<char*>(span.output) + bytes : nullptr;
-      for (const void*& coefs : piece.coefs) coefs = static_cast<const Acc*>(coefs) + channel;
-      fn(piece, channel, chunk, worker);
-    });
   }
 
   const Problem& problem_;
@@ -387,13 +377,14 @@ class Pipeline {
   const Outputs& outputs_;
   const KernelTable& table_;
   const Plan& plan_;
-  char* base_;
-  Acc* gamma_;
-  Acc* beta_;
-  char* slots_;
-  double* partial_;
-  char* scratch_;
-  char* lanes_;
+  const double positions_;  // of a channel, in all parts
+  Acc* const gamma_;
+  Acc* const beta_;
+  char* const slots_;
+  char* const partial_;
+  char* const scratch_;
+  char* const lanes_;
+  const Spread<Acc> spread_;
 };
 
 }  // namespace groupnorm

@@ -33,6 +33,10 @@ struct Plan {
   int64_t lane_bytes;     // one worker, channels-last: accumulators of all lanes of a span
   int64_t total_bytes;
 
+  // Elements from the first of a span to another.
+  int64_t offset(const Span& span, int64_t channel, int64_t position) const {
+    return layout == Layout::kContiguous ? channel * span.stride + position : position * span.stride + channel;
+  }
   int64_t slot_begin(int64_t slot, int64_t n) const { return slot * (n / slots) + std::min(slot, n % slots); }
 };
 

@@ -89,6 +89,61 @@ void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int
                    {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd)}, threads);
 }
 
+// A part of a tensor, group_norm.h: one of given and sums is 0.
+void group_norm_backward_part(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n,
+                              int64_t channels, int64_t length, int64_t groups, Address dy, Address x, Address mean,
+                              Address rstd, Address gamma, Address beta, Address given, Address dx, Address dgamma,
+                              Address dbeta, Address sums, int activation, int64_t total_length, int threads) {
+  const gn::Problem problem{gn::Operator::kGroupNormBackward,
+                            static_cast<gn::DType>(dtype),
+                            static_cast<gn::DType>(gamma_dtype),
+                            static_cast<gn::DType>(beta_dtype),
+                            static_cast<gn::DType>(stats_dtype),
+                            static_cast<gn::Layout>(layout),
+                            n,
+                            channels,
+                            length,
+                            groups,
+                            false,
+                            0,
+                            static_cast<gn::Activation>(activation),
+                            1,
+                            total_length};
+  gn::run_released(
+      problem,
+      {pointer(x), pointer(dy), pointer(gamma), pointer(beta), pointer(mean), pointer(rstd),
+       static_cast<const double*>(pointer(given))},
+      {pointer(dx), pointer(dgamma), pointer(dbeta), nullptr, nullptr, nullptr, static_cast<double*>(pointer(sums))},
+      threads);
+}
+
+void group_norm_part(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n,
+                     int64_t channels, int64_t length, int64_t groups, Address x, Address gamma, Address beta,
+                     Address given, double eps, int activation, Address y, Address mean, Address rstd, Address sums,
+                     int64_t total_length, int threads) {
+  const gn::Problem problem{gn::Operator::kGroupNorm,
+                            static_cast<gn::DType>(dtype),
+                            static_cast<gn::DType>(gamma_dtype),
+                            static_cast<gn::DType>(beta_dtype),
+                            static_cast<gn::DType>(stats_dtype),
+                            static_cast<gn::Layout>(layout),
+                            n,
+                            channels,
+                            length,
+                            groups,
+                            false,
+                            eps,
+                            static_cast<gn::Activation>(activation),
+                            1,
+                            total_length};
+  gn::run_released(
+      problem,
+      {pointer(x), nullptr, pointer(gamma), pointer(beta), nullptr, nullptr,
+       static_cast<const double*>(pointer(given))},
+      {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd), static_cast<double*>(pointer(sums))},
+      threads);
+}
+
 // For benchmarks. An address of 0 is an input that is not there.
 void triad(Address first, Address second, Address third, Address output, int64_t bytes, bool stream, int threads) {
   const void* const inputs[] = {pointer(first), pointer(second), pointer(third)};
@@ -165,6 +220,8 @@ NB_MODULE(_core, m) {
   m.def("group_normalization_grad", &group_normalization_grad);
   m.def("group_norm_backward", &group_norm_backward);
   m.def("group_norm", &group_norm);
+  m.def("group_norm_backward_part", &group_norm_backward_part);
+  m.def("group_norm_part", &group_norm_part);
   m.def("triad", &triad);
   m.def("address", &address);
   m.def("bfloat16_bits", &bfloat16_bits);
