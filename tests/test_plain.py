@@ -114,7 +114,7 @@ CHANGES = {
     "reversed": lambda a: a[::-1],
     "strided": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
     "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
-    "broadcast": lambda a: np.broadcast_to(a.reshape(-1)[:1].reshape((1,) * a.ndim), a.shape),
+    "broadcast": lambda a: np.broadcast_to(a[(slice(1),) * a.ndim], a.shape),
     "read-only": lambda a: np.broadcast_to(a, a.shape),
     "shorter": lambda a: a[..., :-1],
     "longer": lambda a: np.concatenate([a, a]),
