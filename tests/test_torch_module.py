@@ -176,19 +176,6 @@ def test_workers_that_are_forked_after_a_parallel_call():
     assert len(list(loader)) == 4
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_data_parallel(dtype):
-    """One process of gloo: DDP wraps the module and reduces its gradients."""
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        module = nn.parallel.DistributedDataParallel(gt.GroupNorm(3, 6, dtype=dtype))
-        module(torch.randn(2, 6, 4, dtype=dtype)).sum().backward()
-        assert module.module.bias.grad.sum() == 2 * 6 * 4
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def test_import_without_torch_names_the_extra():
     code = "import sys; sys.modules['torch'] = None; import groupnorm; groupnorm.group_norm\nimport groupnorm.torch"
     result = subprocess.run(

@@ -8,7 +8,7 @@ statistics of input: they move with it, by mean' = 1 / M and (1 / rstd^2)' = 2 (
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -33,6 +33,49 @@ def _backward_of_forward(ctx: Any, grad_output: Tensor, *_: Tensor | None) -> tu
     return grads[0], None, grads[1], grads[2], None, None
 
 
+class _Groups:
+    """[N, C, *] as [N, G, D, HxW] in the dtype that is computed in, and its xhat, to be differentiated by input."""
+
+    _EACH: Final = (2, 3)
+
+    def __init__(self, input: Tensor, mean: Tensor, rstd: Tensor) -> None:
+        (n, channels), groups = input.shape[:2], mean.shape[1]
+        self.compute = torch.float64 if input.dtype == torch.float64 else torch.float32
+        self.shape = (n, groups, channels // groups, input.shape[2:].numel())
+        x = self.of(input)
+        centred = x - self._moving(mean.detach().to(self.compute)[:, :, None, None], self.mean(x))
+        variance = rstd.detach().to(self.compute)[:, :, None, None].square().reciprocal()
+        self.rstd = self._moving(variance, self.mean(centred.square())).rsqrt()
+        self.xhat = centred * self.rstd
+
+    @staticmethod
+    def _moving(value: Tensor, with_: Tensor) -> Tensor:
+        return value + (with_ - with_.detach())
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """A tensor of input's shape."""
+        return tensor.to(self.compute).reshape(self.shape)
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Of each group."""
+        return tensor.mean(self._EACH, keepdim=True)
+
+    def of_channels(self, parameter: Tensor) -> Tensor:
+        """[C], beside [N, G, D, HxW]."""
+        return parameter.to(self.compute).reshape(1, *self.shape[1:3], 1)
+
+    def gn(self, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """weight * xhat + bias."""
+        gn = self.xhat if weight is None else self.of_channels(weight) * self.xhat
+        return gn if bias is None else gn + self.of_channels(bias)
+
+    def slope(self, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """The derivative of SiLU at gn."""
+        gn = self.gn(weight, bias)
+        sigmoid = gn.sigmoid()
+        return sigmoid * (1 + gn * (1 - sigmoid))
+
+
 def composite_backward(
     grad_output: Tensor,
     input: Tensor,
@@ -43,36 +86,15 @@ def composite_backward(
     activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """grad_input, grad_weight and grad_bias in PyTorch's operations, to be differentiated as often as wanted."""
-    (n, channels), groups = input.shape[:2], mean.shape[1]
-    compute = torch.float64 if input.dtype == torch.float64 else torch.float32
-    shape = (n, groups, channels // groups, input.shape[2:].numel())
-    each_group = (2, 3)
-
-    def of_groups(statistic: Tensor) -> Tensor:
-        return statistic.detach().to(compute)[:, :, None, None]
-
-    def of_channels(parameter: Tensor) -> Tensor:
-        return parameter.to(compute).reshape(1, groups, channels // groups, 1)
-
-    def moving(value: Tensor, with_: Tensor) -> Tensor:
-        return value + (with_ - with_.detach())
-
-    x = input.to(compute).reshape(shape)
-    dy = grad_output.to(compute).reshape(shape)
-    centred = x - moving(of_groups(mean), x.mean(each_group, keepdim=True))
-    square = centred.square().mean(each_group, keepdim=True)
-    scale = moving(of_groups(rstd).square().reciprocal(), square).rsqrt()
-    xhat = centred * scale
+    groups = _Groups(input, mean, rstd)
+    xhat = groups.xhat
+    dy = groups.of(grad_output)
     if activation is not None:
-        gn = xhat if weight is None else of_channels(weight) * xhat
-        gn = gn if bias is None else gn + of_channels(bias)
-        sigmoid = gn.sigmoid()
-        dy = dy * sigmoid * (1 + gn * (1 - sigmoid))
-    dxhat = dy if weight is None else dy * of_channels(weight)
-    mean_dxhat = dxhat.mean(each_group, keepdim=True)
-    mean_dxhat_xhat = (dxhat * xhat).mean(each_group, keepdim=True)
-    dx = scale * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
+        dy = dy * groups.slope(weight, bias)
+    dxhat = dy if weight is None else dy * groups.of_channels(weight)
+    dx = groups.rstd * (dxhat - groups.mean(dxhat) - xhat * groups.mean(dxhat * xhat))
     parameter = mean.dtype if weight is None else weight.dtype
+    channels = input.shape[1]
     return (
         dx.reshape(input.shape).to(input.dtype),
         (dy * xhat).sum((0, 3)).reshape(channels).to(parameter),
@@ -80,13 +102,58 @@ def composite_backward(
     )
 
 
-def _setup_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+def composite_tangent(
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    activation: str | None,
+    moved: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> Tensor:
+    """How the output moves with input, weight and bias, by `moved`, in PyTorch's operations."""
+    groups = _Groups(input, mean, rstd)
+    dx, dgamma, dbeta = moved
+    tangent = torch.zeros_like(groups.xhat)
+    if dx is not None:
+        centred = groups.of(dx) - groups.mean(groups.of(dx))
+        tangent = groups.rstd * (centred - groups.xhat * groups.mean(centred * groups.xhat))
+    if weight is not None:
+        tangent = groups.of_channels(weight) * tangent
+    if dgamma is not None:
+        tangent = tangent + groups.of_channels(dgamma) * groups.xhat
+    if dbeta is not None:
+        tangent = tangent + groups.of_channels(dbeta)
+    if activation is not None:
+        tangent = tangent * groups.slope(weight, bias)
+    return tangent.reshape(input.shape).to(input.dtype)
+
+
+def with_derivatives(
+    output: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    activation: str | None,
+) -> Tensor:
+    """The values of output, with the derivatives of the formula in PyTorch's operations."""
+    gn = _Groups(input, mean, rstd).gn(weight, bias)
+    moving = gn if activation is None else gn * gn.sigmoid()
+    moving = moving.reshape(input.shape).to(input.dtype)
+    return output.detach() + (moving - moving.detach())
+
+
+def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+    """What the derivative of group_norm_backward needs."""
     grad_output, input, mean, rstd, weight, bias, mask, activation = inputs
     ctx.save_for_backward(grad_output, input, mean, rstd, weight, bias)
     ctx.mask, ctx.activation = tuple(mask), activation
 
 
-def _backward_of_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+def backward_of_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The derivative of group_norm_backward, by each of its arguments."""
     grad_output, input, mean, rstd, weight, bias = ctx.saved_tensors
     given = (grad_output, input, weight, bias)
     present = [tensor for tensor in given if tensor is not None]
@@ -106,6 +173,32 @@ def _backward_of_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | Non
     return dy, dx, None, None, dgamma, dbeta, None, None
 
 
+def tangents_of_backward(
+    given: tuple[Tensor | None, ...],
+    moved: tuple[Tensor | None, ...],
+    mean: Tensor,
+    rstd: Tensor,
+    activation: str | None,
+) -> tuple[Tensor, ...]:
+    """How grad_input, grad_weight and grad_bias move with grad_output, input, weight and bias (`given`, by `moved`)."""
+    moving = [i for i, tangent in enumerate(moved) if tangent is not None]
+
+    def formula(*tensors: Tensor) -> tuple[Tensor, ...]:
+        now = list(given)
+        for i, tensor in zip(moving, tensors, strict=True):
+            now[i] = tensor
+        dy, x, gamma, beta = now
+        assert dy is not None
+        assert x is not None
+        return composite_backward(dy, x, mean, rstd, gamma, beta, activation)
+
+    # J v as the derivative of u -> J^T u, along v: inside forward mode there is no other to be had.
+    results, pullback = torch.func.vjp(formula, *(given[i] for i in moving))  # type: ignore[misc]
+    push = torch.func.vjp(pullback, tuple(torch.zeros_like(result) for result in results))[1]
+    found: tuple[Tensor, ...] = push(tuple(moved[i] for i in moving))[0]
+    return found
+
+
 def _no_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError(
         "group_normalization_grad: has no derivative, since it is no gradient itself unless gamma is 1; accepted: "
@@ -117,7 +210,7 @@ def register() -> None:
     """Makes the derivatives known to PyTorch."""
     rules: tuple[tuple[str, Callable[..., Any], Callable[..., Any] | None], ...] = (
         ("group_norm", _backward_of_forward, _setup_forward),
-        ("group_norm_backward", _backward_of_backward, _setup_backward),
+        ("group_norm_backward", backward_of_backward, setup_backward),
         ("group_normalization_grad", _no_derivative, None),
     )
     for name, backward, setup in rules:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import forward_ad
 
+from . import transforms
 from .check import ACTIVATIONS, Tensor
 
 
@@ -38,27 +39,27 @@ def group_norm(
     Raises:
         TypeError: a dtype that is not accepted.
         ValueError: a shape, num_groups, eps or activation that is not accepted.
-        NotImplementedError: a tensor on another device, forward mode, a gradient inside a transform of torch.func.
+        NotImplementedError: a tensor on another device.
     """
-    if not torch.compiler.is_compiling():
-        _check_transforms(input, weight, bias)
+    if _is_sharded(input, weight, bias):
+        from . import sharded
+
+        return sharded.group_norm(input, num_groups, weight, bias, eps, activation)
+    if not torch.compiler.is_compiling() and transforms.active(input, weight, bias):
+        return transforms.group_norm(input, num_groups, weight, bias, eps, activation)
     output: Tensor = torch.ops.groupnorm.group_norm(input, num_groups, weight, bias, eps, activation)[0]
     return output
 
 
-def _check_transforms(*tensors: Tensor | None) -> None:
-    """What PyTorch would do with an operator registered from Python: lose tangents, or fail by no name of ours."""
-    if forward_ad._current_level >= 0 and any(
-        tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
-        for tensor in tensors
-    ):
-        raise NotImplementedError("group_norm: a dual tensor of forward mode; accepted: reverse mode (backward)")
-    if torch._C._functorch.maybe_current_level() is not None and any(
-        tensor is not None and torch._C._functorch.is_gradtrackingtensor(tensor) for tensor in tensors
-    ):
-        raise NotImplementedError(
-            "group_norm: inside torch.func.grad, vjp or jacrev; accepted: torch.autograd, and torch.func.vmap"
-        )
+def _is_sharded(*tensors: Tensor | None) -> bool:
+    """Whether one is a DTensor; without the import of what makes them, which takes a second."""
+    if all(tensor is None or type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
+        return False
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    from .sharded import is_sharded
+
+    return is_sharded(*tensors)
 
 
 class GroupNorm(torch.nn.GroupNorm):

@@ -23,6 +23,7 @@ import torch
 from .. import _core, spec
 from . import check
 from .check import ACTIVATIONS, CODES, Tensor, statistics_dtype
+from .layout import address, contiguous, empty_for, in_layout, layout_of, length, optional
 
 LIBRARY = torch.library.Library("groupnorm", "DEF")  # type: ignore[no-untyped-call]
 SCHEMAS = (
@@ -34,53 +35,6 @@ SCHEMAS = (
 )
 
 Grads = tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
-# ---- memory ----
-
-
-def _aligned(tensor: Tensor) -> bool:
-    return tensor.data_ptr() % tensor.element_size() == 0
-
-
-def _layout_of(tensor: Tensor) -> int | None:
-    """CONTIGUOUS, CHANNELS_LAST, or None for what the core cannot address."""
-    if not _aligned(tensor):
-        return None
-    if tensor.is_contiguous():
-        return spec.CONTIGUOUS
-    return spec.CHANNELS_LAST if tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous() else None
-
-
-def _in_layout(tensor: Tensor, layout: int) -> Tensor:
-    """The tensor itself where it lies so, else a copy that does."""
-    across = tensor if layout == spec.CONTIGUOUS else tensor.movedim(1, -1)
-    if across.is_contiguous() and _aligned(across):
-        return tensor
-    copy = across.clone(memory_format=torch.contiguous_format)
-    return copy if layout == spec.CONTIGUOUS else copy.movedim(-1, 1)
-
-
-def _contiguous(tensor: Tensor) -> Tensor:
-    return _in_layout(tensor, spec.CONTIGUOUS)
-
-
-def _optional(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else _contiguous(tensor)
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _output(input: Tensor, layout: int) -> tuple[Tensor, Tensor]:
-    """What the caller gets, with the strides of empty_like, and what the core writes."""
-    result = torch.empty_like(input)
-    return result, result if _layout_of(result) == layout else torch.empty(input.shape, dtype=input.dtype)
-
-
-def _length(input: Tensor) -> int:
-    return input.shape[2:].numel()
 
 
 # ---- the kernels ----
@@ -96,17 +50,17 @@ def group_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """On CPU tensors."""
     check.forward(input, num_groups, weight, bias, eps, activation)
-    layout = _layout_of(input) or spec.CONTIGUOUS
-    output, written = _output(input, layout)
+    layout = layout_of(input) or spec.CONTIGUOUS
+    output, written = empty_for(input, layout)
     stats = statistics_dtype(input.dtype)
     mean = torch.empty((input.shape[0], num_groups), dtype=stats)
     rstd = torch.empty_like(mean)
-    input, weight, bias = _in_layout(input, layout), _optional(weight), _optional(bias)
+    input, weight, bias = in_layout(input, layout), optional(weight), optional(bias)
     _core.group_norm(
         CODES[input.dtype], CODES[stats if weight is None else weight.dtype],
         CODES[stats if bias is None else bias.dtype], CODES[stats], layout,
-        input.shape[0], input.shape[1], _length(input), num_groups,
-        input.data_ptr(), _address(weight), _address(bias), eps, ACTIVATIONS[activation], 1.0,
+        input.shape[0], input.shape[1], length(input), num_groups,
+        input.data_ptr(), address(weight), address(bias), eps, ACTIVATIONS[activation], 1.0,
         written.data_ptr(), mean.data_ptr(), rstd.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     if written is not output:
@@ -126,20 +80,20 @@ def group_norm_backward(
 ) -> Grads:
     """On CPU tensors. `bias` is that of the forward, which an activation alone needs."""
     check.backward(grad_output, input, mean, rstd, weight, bias, activation)
-    layout = _layout_of(input) or spec.CONTIGUOUS
+    layout = layout_of(input) or spec.CONTIGUOUS
     n, channels = input.shape[:2]
     parameter = mean.dtype if weight is None else weight.dtype
-    grad_input, written = _output(input, layout) if output_mask[0] else (None, None)
+    grad_input, written = empty_for(input, layout) if output_mask[0] else (None, None)
     grad_weight, grad_bias = (
         torch.empty(channels, dtype=parameter) if wanted else None for wanted in tuple(output_mask)[1:]
     )
-    grad_output, input = _in_layout(grad_output, layout), _in_layout(input, layout)
-    mean, rstd, weight, bias = _contiguous(mean), _contiguous(rstd), _optional(weight), _optional(bias)
+    grad_output, input = in_layout(grad_output, layout), in_layout(input, layout)
+    mean, rstd, weight, bias = contiguous(mean), contiguous(rstd), optional(weight), optional(bias)
     _core.group_norm_backward(
         CODES[input.dtype], CODES[parameter], CODES[parameter if bias is None else bias.dtype], CODES[mean.dtype],
-        layout, n, channels, _length(input), mean.shape[1],
-        grad_output.data_ptr(), input.data_ptr(), mean.data_ptr(), rstd.data_ptr(), _address(weight), _address(bias),
-        _address(written), _address(grad_weight), _address(grad_bias), False, ACTIVATIONS[activation], 1.0,
+        layout, n, channels, length(input), mean.shape[1],
+        grad_output.data_ptr(), input.data_ptr(), mean.data_ptr(), rstd.data_ptr(), address(weight), address(bias),
+        address(written), address(grad_weight), address(grad_bias), False, ACTIVATIONS[activation], 1.0,
         torch.get_num_threads(),
     )  # fmt: skip
     if grad_input is not None and written is not None and written is not grad_input:
@@ -151,9 +105,9 @@ def group_normalization_grad(x: Tensor, dy: Tensor, gamma: Tensor, mean: Tensor,
     """On CPU tensors; dx is contiguous."""
     check.printed(x, dy, gamma, mean, rstd)
     dx = torch.empty(x.shape, dtype=x.dtype)
-    x, dy, gamma, mean, rstd = (_contiguous(tensor) for tensor in (x, dy, gamma, mean, rstd))
+    x, dy, gamma, mean, rstd = (contiguous(tensor) for tensor in (x, dy, gamma, mean, rstd))
     _core.group_normalization_grad(
-        CODES[x.dtype], x.shape[0], x.shape[1], _length(x),
+        CODES[x.dtype], x.shape[0], x.shape[1], length(x),
         x.data_ptr(), dy.data_ptr(), gamma.data_ptr(), mean.data_ptr(), rstd.data_ptr(), dx.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ def _apart(tensor: Tensor, size: int) -> Tensor:
     return tensor.reshape(tensor.shape[0], size, tensor.shape[1] // size, *tensor.shape[2:])
 
 
-def _group_norm(
+def group_norm(
+    operator: Callable[..., Any],
     info: Any,
     in_dims: Dims,
     input: Tensor,
@@ -44,16 +46,18 @@ def _group_norm(
     eps: float = 1e-5,
     activation: str | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The rule of group_norm, by `operator` on one dimension less."""
     size = info.batch_size
     in_dims = (*in_dims, None, None)  # arguments at the end that have their defaults are not passed
-    results = torch.ops.groupnorm.group_norm(
+    results = operator(
         _joined(input, in_dims[0], size), size * num_groups, _joined_parameter(weight, in_dims[2], size),
         _joined_parameter(bias, in_dims[3], size), eps, activation,
     )  # fmt: skip
     return tuple(_apart(result, size) for result in results), (1, 1, 1)
 
 
-def _group_norm_backward(
+def group_norm_backward(
+    operator: Callable[..., Any],
     info: Any,
     in_dims: Dims,
     grad_output: Tensor,
@@ -65,8 +69,9 @@ def _group_norm_backward(
     output_mask: Sequence[bool],
     activation: str | None = None,
 ) -> tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]:
+    """The rule of group_norm_backward, by `operator` on one dimension less."""
     size = info.batch_size
-    dx, dgamma, dbeta = torch.ops.groupnorm.group_norm_backward(
+    dx, dgamma, dbeta = operator(
         *(_joined(t, dim, size) for t, dim in zip((grad_output, input, mean, rstd), in_dims[:4], strict=True)),
         *(_joined_parameter(p, dim, size) for p, dim in zip((weight, bias), in_dims[4:6], strict=True)),
         output_mask, activation,
@@ -87,8 +92,8 @@ def _group_normalization_grad(info: Any, in_dims: Dims, *tensors: Tensor) -> tup
 def register() -> None:
     """Makes the rules known to PyTorch."""
     for name, rule in (
-        ("group_norm", _group_norm),
-        ("group_norm_backward", _group_norm_backward),
+        ("group_norm", functools.partial(group_norm, torch.ops.groupnorm.group_norm)),
+        ("group_norm_backward", functools.partial(group_norm_backward, torch.ops.groupnorm.group_norm_backward)),
         ("group_normalization_grad", _group_normalization_grad),
     ):
         torch.library.register_vmap(f"groupnorm::{name}", rule, lib=LIBRARY)
