@@ -169,16 +169,6 @@ def test_double_backward_in_float16():
     assert (result.double() - truth).abs().max() <= 4e-3 * truth.abs().max()
 
 
-def test_forward_mode_is_refused():
-    x = torch.randn(2, 4, 3)
-    with pytest.raises(NotImplementedError, match=r"group_norm: a dual tensor"):
-        torch.func.jvp(lambda x: gt.group_norm(x, 2), (x,), (x,))
-    import torch.autograd.forward_ad as fwd
-
-    with fwd.dual_level(), pytest.raises(NotImplementedError, match=r"group_norm: a dual tensor"):
-        gt.group_norm(fwd.make_dual(x, x), 2)
-
-
 # ---- functional transforms ----
 
 
@@ -198,11 +188,6 @@ def test_vmap_is_a_loop(over, activation):
     for i in range(5):
         alone = both(*(t if dim is None else t[i] for t, dim in zip((x, weight, bias), dims, strict=True)))
         assert all(same(a[i], b) for a, b in zip(results, alone, strict=True))
-
-
-def test_gradients_inside_a_transform_are_refused_by_name():
-    with pytest.raises(NotImplementedError, match=r"group_norm: inside torch.func.grad"):
-        torch.func.grad(lambda x: gt.group_norm(x, 2).sum())(torch.randn(2, 4, 3))
 
 
 # ---- compilation ----
