@@ -1,6 +1,9 @@
 """torch.ops.groupnorm: the core's bits, and everything that PyTorch asks of an operator."""
 
 import copy
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -387,3 +390,38 @@ def test_cases_of_the_table():
         results = OPS.group_norm_backward(dy, x, mean, rstd, gamma, None, [True] * 3)
         expected = groupnorm.group_norm_backward(made.dy, made.x, made.mean, made.rstd, made.gamma)
         assert all(np.array_equal(a.numpy(), b, equal_nan=True) for a, b in zip(results, expected, strict=True))
+
+
+# ---- threads ----
+
+
+def test_the_core_works_on_the_threads_of_pytorch():
+    """No thread of our own beside those of PyTorch's OpenMP runtime, and the same bits on any number of them."""
+    code = """
+        import os, threading, torch, groupnorm, groupnorm.torch as gt
+        from groupnorm.torch import team
+        assert team.join()
+        x = torch.randn(4, 32, 40, 40)
+        results = set()
+        for threads in (1, 2, 3, 5):
+            torch.set_num_threads(threads)
+            torch.zeros(10**6).add_(1)  # PyTorch's own threads are there
+            before = len(os.listdir("/proc/self/task"))
+            results.add(gt.group_norm(x, 8).numpy().tobytes())
+            assert len(os.listdir("/proc/self/task")) == before, threads
+        assert len(results) == 1
+        call = lambda: results.add(gt.group_norm(x, 8).numpy().tobytes())
+        callers = [threading.Thread(target=call) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert len(results) == 1
+        child = os.fork()  # it has none of PyTorch's threads, and takes ours
+        if child == 0:
+            os._exit(results != {groupnorm.group_norm(x.numpy(), 8, num_threads=3)[0].tobytes()})
+        assert os.waitpid(child, 0)[1] == 0
+        print("done")
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    assert result.stdout == "done\n", result.stderr

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -99,29 +100,67 @@ void leave_cpu(int cpu) {
   if (sched_setaffinity(0, sizeof(others), &others) == 0) sched_setaffinity(0, sizeof(allowed), &allowed);
 }
 
+// The tasks of a call. Each worker has a share that is the same in every call of the same shape, so that what the last
+// call left in the caches of its CPU is its own; with that done it goes on with the shares of others.
+class Job {
+ public:
+  Job(int64_t count, int threads, void (*task)(void*, int64_t, int), void* context)
+      : task_(task), context_(context), shares_(threads < kShares ? threads : kShares) {
+    for (int i = 0; i < shares_; ++i) {
+      share_[i].next.store(begin(i, count), std::memory_order_relaxed);
+      share_[i].end = begin(i + 1, count);
+    }
+  }
+
+  void work(int worker) {
+    const FpEnvironment environment;
+    for (int i = 0; i < shares_; ++i) {
+      Share& share = share_[(worker + i) % shares_];
+      for (;;) {
+        const int64_t index = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (index >= share.end) break;
+        task_(context_, index, worker);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kShares = 64;
+  struct alignas(64) Share {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+
+  int64_t begin(int share, int64_t count) const {
+    return count / shares_ * share + std::min<int64_t>(share, count % shares_);
+  }
+
+  void (*const task_)(void*, int64_t, int);
+  void* const context_;
+  const int shares_;
+  Share share_[kShares];
+};
+
 // One job at a time. A worker joins a job while it is open; the caller closes it when no task is
 // left and waits for those that joined, so a worker that wakes late costs nothing.
 class Pool {
  public:
   // False when another caller has the pool.
-  bool try_run(int64_t count, int threads, void (*task)(void*, int64_t, int), void* context) {
+  bool try_run(Job& job, int threads) {
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (!turn.owns_lock()) return false;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       while (workers_ < threads - 1 && start_worker()) ++workers_;
-      task_ = task;
-      context_ = context;
-      count_ = count;
-      next_.store(0, std::memory_order_relaxed);
+      current_ = &job;
       open_places_ = threads - 1;
       next_worker_ = 1;
       caller_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
-      ++job_;
-      announced_.store(job_, std::memory_order_release);
+      ++jobs_;
+      announced_.store(jobs_, std::memory_order_release);
     }
     wake_.notify_all();
-    work(0);
+    job.work(0);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       open_places_ = 0;
@@ -136,31 +175,24 @@ class Pool {
   // How long to look for work, or for its end, before sleeping: waking up takes longer than a small job.
   static constexpr int kSpins = 5000;
 
-  void work(int worker) {
-    const FpEnvironment environment;
-    for (;;) {
-      const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-      if (index >= count_) return;
-      task_(context_, index, worker);
-    }
-  }
-
   void serve() {
     uint64_t seen = 0;
     for (;;) {
       for (int spin = 0; spin < kSpins && announced_.load(std::memory_order_acquire) == seen; ++spin) pause_cpu();
       int worker;
+      Job* job;
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        wake_.wait(lock, [this, seen] { return job_ != seen; });
-        seen = job_;
+        wake_.wait(lock, [this, seen] { return jobs_ != seen; });
+        seen = jobs_;
         if (open_places_ == 0) continue;
         --open_places_;
         worker = next_worker_++;
+        job = current_;
         active_.fetch_add(1, std::memory_order_relaxed);
       }
       leave_cpu(caller_cpu_.load(std::memory_order_relaxed));
-      work(worker);
+      job->work(worker);
       std::lock_guard<std::mutex> lock(mutex_);
       active_.fetch_sub(1, std::memory_order_release);
       idle_.notify_one();
@@ -193,11 +225,8 @@ class Pool {
   int workers_ = 0;
   int open_places_ = 0;
   int next_worker_ = 1;
-  uint64_t job_ = 0;
-  void (*task_)(void*, int64_t, int) = nullptr;
-  void* context_ = nullptr;
-  int64_t count_ = 0;
-  std::atomic<int64_t> next_{0};
+  uint64_t jobs_ = 0;
+  Job* current_ = nullptr;  // on the stack of the caller, who waits for those that joined
   std::atomic<int> active_{0};
   std::atomic<uint64_t> announced_{0};
   std::atomic<int> caller_cpu_{-1};
@@ -206,7 +235,12 @@ class Pool {
 // Never destroyed: its workers live as long as the process. A forked child has none of them, so it
 // forgets the pool, whatever state that was in, and makes its own at its first call.
 std::atomic<Pool*> g_pool{nullptr};
-const int g_forgotten_by_children = pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); });
+Team g_team{nullptr, nullptr};
+std::atomic<bool> g_has_team{false};
+const int g_forgotten_by_children = pthread_atfork(nullptr, nullptr, [] {
+  g_pool.store(nullptr);
+  g_has_team.store(false);
+});
 
 Pool* pool() {
   Pool* current = g_pool.load(std::memory_order_acquire);
@@ -241,12 +275,24 @@ int default_threads() {
   return *end == '\0' && threads >= 1 && threads <= kMaxThreads ? static_cast<int>(threads) : 0;
 }
 
+void use_team(const Team& team) {
+  g_has_team.store(false);
+  g_team = team;
+  g_has_team.store(team.parallel && team.thread_number);
+}
+
 void parallel_for(int64_t count, int threads, void (*task)(void*, int64_t, int), void* context) {
   if (threads > count) threads = static_cast<int>(count);
   if (threads > kMaxThreads) threads = kMaxThreads;
   if (threads > 1) {
+    Job job(count, threads, task, context);
+    if (g_has_team.load(std::memory_order_acquire)) {
+      const auto body = [](void* data) { static_cast<Job*>(data)->work(g_team.thread_number()); };
+      g_team.parallel(body, &job, static_cast<unsigned>(threads), 0);
+      return;
+    }
     Pool* workers = pool();
-    if (workers && workers->try_run(count, threads, task, context)) return;
+    if (workers && workers->try_run(job, threads)) return;
   }
   const FpEnvironment environment;
   for (int64_t index = 0; index < count; ++index) task(context, index, 0);

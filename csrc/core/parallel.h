@@ -22,6 +22,15 @@ int default_threads();
 // runs its tasks alone.
 void parallel_for(int64_t count, int threads, void (*task)(void* context, int64_t index, int worker), void* context);
 
+// Threads that the program has anyway, of an OpenMP runtime: its GOMP_parallel calls body(data) on up to `threads` of
+// them, the caller being one, and returns when all have; its omp_get_thread_num numbers them. Threads of another pool
+// that wait in a loop for work would keep ours from the CPUs. Nulls: our own again, as in a forked child.
+struct Team {
+  void (*parallel)(void (*body)(void* data), void* data, unsigned threads, unsigned flags);
+  int (*thread_number)();
+};
+void use_team(const Team& team);
+
 template <class Fn>
 void parallel_for(int64_t count, int threads, Fn&& fn) {
   using Body = std::remove_reference_t<Fn>;

@@ -227,6 +227,10 @@ NB_MODULE(_core, m) {
   m.def("bfloat16_bits", &bfloat16_bits);
   m.def("bfloat16_array", &bfloat16_array);
   m.def("default_threads", &gn::default_threads);
+  m.def("use_team", [](Address parallel, Address thread_number) {
+    gn::use_team({reinterpret_cast<decltype(gn::Team::parallel)>(parallel),
+                  reinterpret_cast<decltype(gn::Team::thread_number)>(thread_number)});
+  });
   m.def("isa_list", &isa_list);
   m.def("current_isa", &current_isa);
   m.def(

@@ -9,10 +9,11 @@ try:
 except ImportError as error:
     raise ImportError("groupnorm.torch: PyTorch is not installed; accepted with the extra groupnorm[torch]") from error
 
-from . import autograd, vmap
+from . import autograd, team, vmap
 from .module import GroupNorm, Replaced, group_norm, replace_group_norm
 
 autograd.register()
 vmap.register()
+team.join()
 
 __all__ = ["GroupNorm", "Replaced", "group_norm", "replace_group_norm"]
