@@ -66,6 +66,8 @@ bench: $(VENV)/made-bench
 	mkdir -p benchmarks/results
 	$(BIN)/groupnorm bench --growth --json benchmarks/results/bench.json --plot benchmarks/results/bench.png
 	$(BIN)/python benchmarks/acl.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/distributed.py
 	$(BIN)/python benchmarks/table.py
 
 # An environment of its own: the sanitized extension has the same name as the other.

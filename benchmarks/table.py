@@ -1,4 +1,4 @@
-"""Writes the figures of the stored results into README.md and docs/performance.md, between their markers."""
+"""Writes the figures of the stored results into README.md and docs, between their markers."""
 
 from __future__ import annotations
 
@@ -123,6 +123,50 @@ def acl_table(result: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def training_table(result: dict) -> str:
+    """A step of both modules."""
+    lines = [
+        "| layout | dtype | SiLU | torch, ms | ours, ms | torch / ours | of a step in GroupNorm's backward: torch | ours |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        ms, share = row["milliseconds"], row["share"]
+        lines.append(
+            f"| {row['layout']} | {row['dtype']} | {'with' if row['fused'] else 'without'} | {ms['torch']:.1f} | "
+            f"{ms['groupnorm']:.1f} | {row['ratio']:.2f} | {share['torch']:.1%} | {share['groupnorm']:.1%} |"
+        )
+    lines += [
+        "",
+        f"Medians of steps in turn. {result['machine']}, {result['threads']} threads, torch {result['torch']}, "
+        f"{result['date']}, `{result['command']}`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def distributed_table(result: dict) -> str:
+    """Simulated ranks."""
+    lines = [
+        "| layer, shared out by | ranks | computing, ms | communicating, ms | bytes received / computed | "
+        "times as fast as one rank |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    alone = {}
+    for row in result["rows"]:
+        key = (row["layer"], row["kind"])
+        total = row["compute_s"] + row["communicate_s"]
+        first = alone.setdefault(key, total)
+        lines.append(
+            f"| {row['layer']}, {row['kind']} | {row['ranks']} | {1e3 * row['compute_s']:.3g} | "
+            f"{1e3 * row['communicate_s']:.3g} | {row['bytes_received'] / row['bytes_computed']:.1e} | {first / total:.3g} |"
+        )
+    lines += [
+        "",
+        f"Simulated from measured times: {result['machine']}; latency {1e6 * result['latency_s']:g} µs, bandwidth "
+        f"{result['bandwidth_bytes_per_s'] / 1e9:g} GB/s. {result['date']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def write(name: str, marker: str, text: str) -> None:
     """Puts a text between the markers of a file."""
     marked = re.compile(rf"(<!-- {marker}: begin -->\n).*?(<!-- {marker}: end -->)", re.DOTALL)
@@ -135,6 +179,8 @@ def main() -> None:
         ("bench.json", "benchmark", "README.md", short),
         ("bench.json", "benchmark", "docs/performance.md", full),
         ("acl.json", "acl", "docs/performance.md", acl_table),
+        ("training.json", "training", "docs/torch.md", training_table),
+        ("distributed.json", "distributed", "docs/distributed.md", distributed_table),
     ):
         path = ROOT / "benchmarks" / "results" / stored
         if path.exists():

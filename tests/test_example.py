@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,18 @@ def test_photographs(tmp_path):
     picture = tmp_path / "new" / "folder" / "photographs.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000
+
+
+def test_sharded():
+    """Two processes give the bits of one, for samples and channels."""
+    pytest.importorskip("torch", reason="torch is not installed: `make test` installs it")
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         ROOT / "examples" / "torch_sharded.py"],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("none, to the bit") == 8
 
 
 def test_digits(tmp_path):
