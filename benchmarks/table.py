@@ -126,7 +126,8 @@ def acl_table(result: dict) -> str:
 def training_table(result: dict) -> str:
     """A step of both modules."""
     lines = [
-        "| layout | dtype | SiLU | torch, ms | ours, ms | torch / ours | of a step in GroupNorm's backward: torch | ours |",
+        "| layout | dtype | SiLU | torch, ms | ours, ms | torch / ours | "
+        "of a step in GroupNorm's backward: torch | ours |",
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in result["rows"]:
@@ -157,7 +158,8 @@ def distributed_table(result: dict) -> str:
         first = alone.setdefault(key, total)
         lines.append(
             f"| {row['layer']}, {row['kind']} | {row['ranks']} | {1e3 * row['compute_s']:.3g} | "
-            f"{1e3 * row['communicate_s']:.3g} | {row['bytes_received'] / row['bytes_computed']:.1e} | {first / total:.3g} |"
+            f"{1e3 * row['communicate_s']:.3g} | {row['bytes_received'] / row['bytes_computed']:.1e} | "
+            f"{first / total:.3g} |"
         )
     lines += [
         "",
