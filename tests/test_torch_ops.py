@@ -425,3 +425,45 @@ def test_the_core_works_on_the_threads_of_pytorch():
     """
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
     assert result.stdout == "done\n", result.stderr
+
+
+# ---- the short way ----
+
+
+def test_the_short_way_is_taken_by_plain_tensors_alone():
+    """Whoever looks at operators sees ours: modes, tracing, subclasses; and hooks may hand back what they like."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from groupnorm.torch import eager
+
+    x = torch.randn(2, 4, 3, requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(4))
+    assert eager.applies(x, weight, None)
+    assert not eager.applies(x.to("meta"), weight, None)
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        gt.group_norm(x, 2, weight).sum().backward()
+    assert "groupnorm::group_norm" in seen
+    assert "groupnorm::group_norm_backward" in seen
+
+    class Subclass(torch.Tensor):
+        pass
+
+    sub = x.detach().as_subclass(Subclass)
+    assert not eager.applies(sub, weight, None)
+    assert same(torch.Tensor(gt.group_norm(sub, 2, weight)), gt.group_norm(x, 2, weight).detach())
+    traced = torch.jit.trace(lambda t: gt.group_norm(t, 2), x.detach())
+    assert "groupnorm::group_norm" in str(traced.graph)
+
+    long = x.detach().requires_grad_()
+    torch.ops.groupnorm.group_norm(long, 2, weight)[0].sum().backward()
+    short = x.detach().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
+        gt.group_norm(short, 2, weight).sum().backward()
+    assert same(short.grad, long.grad)

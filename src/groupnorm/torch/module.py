@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import transforms
+from . import eager, transforms
 from .check import ACTIVATIONS, Tensor
 
 
@@ -41,13 +41,17 @@ def group_norm(
         ValueError: a shape, num_groups, eps or activation that is not accepted.
         NotImplementedError: a tensor on another device.
     """
+    arguments = (input, num_groups, weight, bias, eps, activation)
+    if not torch.compiler.is_compiling():
+        if transforms.active(input, weight, bias):
+            return transforms.group_norm(*arguments)
+        if eager.applies(input, weight, bias):
+            return eager.group_norm(*arguments)
     if _is_sharded(input, weight, bias):
         from . import sharded
 
-        return sharded.group_norm(input, num_groups, weight, bias, eps, activation)
-    if not torch.compiler.is_compiling() and transforms.active(input, weight, bias):
-        return transforms.group_norm(input, num_groups, weight, bias, eps, activation)
-    output: Tensor = torch.ops.groupnorm.group_norm(input, num_groups, weight, bias, eps, activation)[0]
+        return sharded.group_norm(*arguments)
+    output: Tensor = torch.ops.groupnorm.group_norm(*arguments)[0]
     return output
 
 
