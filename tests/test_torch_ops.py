@@ -259,7 +259,7 @@ ERRORS = [
     (lambda: gt.group_norm(X.half(), 3, X[0, :, 0].double()), TypeError, "weight: dtype float64; accepted: float16, f"),
     (lambda: gt.group_norm(X, 3, STATS[0]), ValueError, r"weight: shape \(3,\); accepted: \(6,\), one element per ch"),
     (lambda: gt.group_norm(X, 3, None, X[0]), ValueError, r"bias: shape \(6, 4\); accepted: \(6,\)"),
-    (lambda: gt.group_norm(X, 3, eps=-1.0), ValueError, "eps: -1.0; accepted: a finite number"),
+    (lambda: gt.group_norm(X, 3, eps=float("nan")), ValueError, "eps: nan; accepted: a finite number"),
     (lambda: gt.group_norm(X, 3, activation="relu"), ValueError, "activation: 'relu'; accepted: 'silu' or None"),
     (lambda: OPS.group_norm_backward(X[:1], X, STATS, STATS, None, None, [True] * 3), ValueError,
      r"grad_output: shape \(1, 6, 4\); accepted: \(2, 6, 4\), the shape of input"),

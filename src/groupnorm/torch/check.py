@@ -83,8 +83,8 @@ def forward(
     _groups("num_groups", num_groups, input.shape[1])
     _affine(input, weight, bias)
     _activation(activation)
-    if not 0 <= eps <= 1e300:
-        raise ValueError(f"eps: {eps}; accepted: a finite number, 0 or above")
+    if not -1e300 <= eps <= 1e300:  # negative ones too, as PyTorch
+        raise ValueError(f"eps: {eps}; accepted: a finite number")
 
 
 def backward(

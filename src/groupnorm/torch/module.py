@@ -30,7 +30,7 @@ def group_norm(
         num_groups: divides C.
         weight: [C], the dtype of input, or float32 when that is 16-bit; None counts as ones.
         bias: [C], likewise; None counts as zeros.
-        eps: finite, 0 or above.
+        eps: finite.
         activation: "silu" to apply it to the result. Its gradient saves nothing more than input, mean and rstd.
 
     Returns:
