@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import shutil
 import signal
@@ -22,8 +23,12 @@ from . import formula
 COMPILE_LIMIT = 60
 
 
+@functools.cache
 def _torch() -> Any:
-    return importlib.import_module("torch")
+    """PyTorch, and ours on its threads as for whoever uses both: its own would keep the CPUs of ours busy."""
+    torch = importlib.import_module("torch")
+    importlib.import_module("groupnorm.torch")
+    return torch
 
 
 def _version() -> str:
