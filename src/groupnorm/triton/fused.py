@@ -1,0 +1,123 @@
+"""Reduce, fold and apply of a group in one program: x and dy are read once where RESIDENT, else again from the cache.
+
+Names, sizes and the order of additions: gradient.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from .arithmetic import joined, load_rows, rows_of, tile_of, two_sum
+from .gradient import (
+    add_terms,
+    chunk_sums,
+    close_sums,
+    coefficients,
+    gradient_of,
+    group_means,
+    per_channel,
+    per_group,
+    upstream,
+)
+
+
+@triton.jit
+def store_sums(
+    sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, row: Any, valid: Any, dy: Any, product: Any
+) -> None:
+    """The sums of each channel, in the dtype of what takes them: the workspace, or dbeta and dgamma of one sample."""
+    if sum_dy_ptr is not None:
+        tl.store(sum_dy_ptr + row, dy.to(sum_dy_ptr.dtype.element_ty), mask=valid)
+    if sum_dy_xhat_ptr is not None:
+        tl.store(sum_dy_xhat_ptr + row, product.to(sum_dy_xhat_ptr.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def fused_resident(
+    x_ptr: Any, dy_ptr: Any, mean_ptr: Any, rstd_ptr: Any, gamma_ptr: Any, beta_ptr: Any, dx_ptr: Any,
+    sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, Q: Any, G: Any, D: Any, L: Any, M: Any,
+    LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr, RECENTER: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_L: tl.constexpr,
+) -> None:  # fmt: skip
+    """One program: BLOCK_G whole groups as one tile, [BLOCK_G * BLOCK_D, BLOCK_L]."""
+    D = tl.multiple_of(D, UNIT_D)
+    L = tl.multiple_of(L, UNIT_L)
+    group, channel, row, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, L, LAST, False, BLOCK_G, BLOCK_D)
+    mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+    gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
+    beta = load_rows(beta_ptr, channel, valid, 0.0)
+    pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+
+    offsets, inside = tile_of(offset, valid, 0, L, G * D, LAST, BLOCK_L)
+    x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    centred = x - pivot[:, None]
+    weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+    zero = tl.zeros([BLOCK_G * BLOCK_D, BLOCK_L], tl.float32)
+    sums = add_terms((zero, zero, zero, zero, zero), x, weighted, centred, pivot, power, inside, RECENTER)
+    sum_dy, product, xhat = close_sums(sums, ratio, s, RECENTER)
+    if RECENTER:
+        s = per_channel(tl.div_rn(per_group(xhat, BLOCK_G, BLOCK_D), M.to(tl.float32)), BLOCK_G, BLOCK_D)
+        product = tl.fma(-s, sum_dy, product)
+    store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, sum_dy, product)
+    if dx_ptr is not None:
+        sum_dxhat = per_channel(per_group(gamma * sum_dy, BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
+        sum_dxhat_xhat = per_channel(per_group(gamma * product, BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
+        high, slope = group_means(sum_dxhat, sum_dxhat_xhat, s, M)
+        dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, high, slope, PRINTED)
+        tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def fused_cached(
+    x_ptr: Any, dy_ptr: Any, mean_ptr: Any, rstd_ptr: Any, gamma_ptr: Any, beta_ptr: Any, dx_ptr: Any,
+    sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, Q: Any, G: Any, D: Any, L: Any, M: Any,
+    LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr,
+    TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_L: tl.constexpr,
+) -> None:  # fmt: skip
+    """One program: one group, tile by tile, and once more for dx; chunks as in `reduce`."""
+    D = tl.multiple_of(D, UNIT_D)
+    L = tl.multiple_of(L, UNIT_L)
+    C = G * D
+    high_sum, high_low = 0.0, 0.0
+    slope_sum, slope_low = 0.0, 0.0
+    shift = 0.0
+    for first_d in range(0, D, BLOCK_D):
+        group, channel, row, offset, valid = rows_of(tl.program_id(0), first_d, Q, G, D, L, LAST, False, 1, BLOCK_D)
+        mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+        gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
+        beta = load_rows(beta_ptr, channel, valid, 0.0)
+        pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+        zero = tl.zeros([BLOCK_D], tl.float32)
+        dy_sum, dy_low, product_sum, product_low = zero, zero, zero, zero
+        for first in range(0, L, TILES * BLOCK_L):
+            dy, product, _ = chunk_sums(
+                x_ptr, dy_ptr, gamma_ptr, offset, valid, first, L, C, pivot, power, ratio, s, a, b,
+                LAST, PRINTED, SILU, False, TILES, BLOCK_L,
+            )  # fmt: skip
+            dy_sum, dy_low = two_sum(dy_sum, dy_low, dy)
+            product_sum, product_low = two_sum(product_sum, product_low, product)
+        dy, product = joined(dy_sum, dy_low), joined(product_sum, product_low)
+        store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, dy, product)
+        high_sum, high_low = two_sum(high_sum, high_low, tl.sum(gamma * dy, 0))
+        slope_sum, slope_low = two_sum(slope_sum, slope_low, tl.sum(gamma * product, 0))
+    if dx_ptr is not None:
+        mean = tl.load(mean_ptr + tl.program_id(0)).to(tl.float32)
+        rstd = tl.load(rstd_ptr + tl.program_id(0)).to(tl.float32)
+        _, _, _, shift, _, _ = coefficients(mean, rstd, rstd, rstd, M, False)
+        high, slope = group_means(joined(high_sum, high_low), joined(slope_sum, slope_low), shift, M)
+        for first_d in range(0, D, BLOCK_D):
+            group, channel, _, offset, valid = rows_of(tl.program_id(0), first_d, Q, G, D, L, LAST, False, 1, BLOCK_D)
+            mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+            gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
+            beta = load_rows(beta_ptr, channel, valid, 0.0)
+            pivot, _, _, _, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+            zero = tl.zeros([BLOCK_D], tl.float32)
+            for first in range(0, L, BLOCK_L):
+                offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+                centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
+                _, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+                dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, zero + high, zero + slope, PRINTED)
+                tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
