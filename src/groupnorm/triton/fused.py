@@ -5,12 +5,10 @@ Names, sizes and the order of additions: gradient.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from .arithmetic import joined, load_rows, rows_of, tile_of, two_sum
+from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, tile_of, two_sum
 from .gradient import (
     add_terms,
     chunk_sums,
@@ -25,9 +23,7 @@ from .gradient import (
 
 
 @triton.jit
-def store_sums(
-    sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, row: Any, valid: Any, dy: Any, product: Any
-) -> None:
+def store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, dy, product):
     """The sums of each channel, in the dtype of what takes them: the workspace, or dbeta and dgamma of one sample."""
     if sum_dy_ptr is not None:
         tl.store(sum_dy_ptr + row, dy.to(sum_dy_ptr.dtype.element_ty), mask=valid)
@@ -35,23 +31,26 @@ def store_sums(
         tl.store(sum_dy_xhat_ptr + row, product.to(sum_dy_xhat_ptr.dtype.element_ty), mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def fused_resident(
-    x_ptr: Any, dy_ptr: Any, mean_ptr: Any, rstd_ptr: Any, gamma_ptr: Any, beta_ptr: Any, dx_ptr: Any,
-    sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, Q: Any, G: Any, D: Any, L: Any, M: Any,
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, dx_ptr,
+    sum_dy_ptr, sum_dy_xhat_ptr, Q, G, D, C, L, M,
     LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr, RECENTER: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_L: tl.constexpr,
-) -> None:  # fmt: skip
+    BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
     """One program: BLOCK_G whole groups as one tile, [BLOCK_G * BLOCK_D, BLOCK_L]."""
-    D = tl.multiple_of(D, UNIT_D)
-    L = tl.multiple_of(L, UNIT_L)
-    group, channel, row, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, L, LAST, False, BLOCK_G, BLOCK_D)
-    mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    group, channel, row, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, C, L, LAST, False, BLOCK_G, BLOCK_D)
+    mean, rstd = (
+        load_stats(mean_ptr, group, valid, 0.0, BLOCK_G == 1),
+        load_stats(rstd_ptr, group, valid, 1.0, BLOCK_G == 1),
+    )
     gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
     beta = load_rows(beta_ptr, channel, valid, 0.0)
     pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
 
-    offsets, inside = tile_of(offset, valid, 0, L, G * D, LAST, BLOCK_L)
+    offsets, inside = tile_of(offset, valid, 0, L, C, LAST, BLOCK_L)
     x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     centred = x - pivot[:, None]
     weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
@@ -70,23 +69,22 @@ def fused_resident(
         tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def fused_cached(
-    x_ptr: Any, dy_ptr: Any, mean_ptr: Any, rstd_ptr: Any, gamma_ptr: Any, beta_ptr: Any, dx_ptr: Any,
-    sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, Q: Any, G: Any, D: Any, L: Any, M: Any,
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, dx_ptr,
+    sum_dy_ptr, sum_dy_xhat_ptr, Q, G, D, C, L, M,
     LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr,
-    TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_L: tl.constexpr,
-) -> None:  # fmt: skip
+    TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
     """One program: one group, tile by tile, and once more for dx; chunks as in `reduce`."""
-    D = tl.multiple_of(D, UNIT_D)
-    L = tl.multiple_of(L, UNIT_L)
-    C = G * D
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
     high_sum, high_low = 0.0, 0.0
     slope_sum, slope_low = 0.0, 0.0
     shift = 0.0
     for first_d in range(0, D, BLOCK_D):
-        group, channel, row, offset, valid = rows_of(tl.program_id(0), first_d, Q, G, D, L, LAST, False, 1, BLOCK_D)
-        mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+        group, channel, row, offset, valid = rows_of(tl.program_id(0), first_d, Q, G, D, C, L, LAST, False, 1, BLOCK_D)
+        mean, rstd = load_stats(mean_ptr, group, valid, 0.0, True), load_stats(rstd_ptr, group, valid, 1.0, True)
         gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
         beta = load_rows(beta_ptr, channel, valid, 0.0)
         pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
@@ -109,8 +107,10 @@ def fused_cached(
         _, _, _, shift, _, _ = coefficients(mean, rstd, rstd, rstd, M, False)
         high, slope = group_means(joined(high_sum, high_low), joined(slope_sum, slope_low), shift, M)
         for first_d in range(0, D, BLOCK_D):
-            group, channel, _, offset, valid = rows_of(tl.program_id(0), first_d, Q, G, D, L, LAST, False, 1, BLOCK_D)
-            mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+            group, channel, _, offset, valid = rows_of(
+                tl.program_id(0), first_d, Q, G, D, C, L, LAST, False, 1, BLOCK_D
+            )
+            mean, rstd = load_stats(mean_ptr, group, valid, 0.0, True), load_stats(rstd_ptr, group, valid, 1.0, True)
             gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
             beta = load_rows(beta_ptr, channel, valid, 0.0)
             pivot, _, _, _, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)

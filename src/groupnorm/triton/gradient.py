@@ -1,4 +1,4 @@
-"""The kernels of operators A and B: reduce, fold, apply, and `fused`, which is all of them for groups that stay on chip.
+"""The kernels of operators A and B: reduce, fold, apply, and what `fused.py` makes all of them from.
 
 x, dy, dx [N, C, HxW] or, with LAST, [N, HxW, C] in memory; mean, rstd [N, G]; gamma, beta [C] or None. The printed
 formula (PRINTED) is the same with a gamma of the shape of x; it has one channel a group. Sizes: Q = N * G groups of D
@@ -10,14 +10,14 @@ The order of additions is fixed (docs/triton.md, "The order of additions"): no s
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 from .arithmetic import (
+    SIZES,
     joined,
     load_rows,
+    load_stats,
     pivot_of,
     power_of,
     rows_of,
@@ -29,7 +29,7 @@ from .arithmetic import (
 
 
 @triton.jit
-def coefficients(mean: Any, rstd: Any, gamma: Any, beta: Any, M: Any, SILU: tl.constexpr) -> Any:
+def coefficients(mean, rstd, gamma, beta, M, SILU: tl.constexpr):
     """The pivot p, power and ratio of rstd, s = (mean - p) * rstd, and with SILU a and b of gn = (x - p) * a + b."""
     power, ratio = power_of(rstd)
     pivot = pivot_of(mean, rstd, M == 1)
@@ -37,27 +37,29 @@ def coefficients(mean: Any, rstd: Any, gamma: Any, beta: Any, M: Any, SILU: tl.c
     s = tl.where(mean == pivot, 0.0, (mean - pivot) * rstd)
     if SILU:
         return pivot, power, ratio, s, saturated(gamma, rstd), beta - gamma * s
-    return pivot, power, ratio, s, s, s
+    else:
+        return pivot, power, ratio, s, s, s
 
 
 @triton.jit
 def upstream(
-    dy_ptr: Any, gamma_ptr: Any, offsets: Any, inside: Any, centred: Any, a: Any, b: Any,
+    dy_ptr, gamma_ptr, offsets, inside, centred, a, b,
     PRINTED: tl.constexpr, SILU: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """What goes into the sums, dy of the normalization, and the gamma of each element: dy * gamma, dy and gamma of the
     printed formula; else dy three times, times the derivative of SiLU where there is one."""
     dy = tl.load(dy_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     if PRINTED:
         gamma = tl.load(gamma_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         return dy * gamma, dy, gamma
-    if SILU:
-        dy = tl.where(inside, dy * silu_slope(tl.fma(centred, a[:, None], b[:, None])), 0.0)
-    return dy, dy, dy
+    else:
+        if SILU:
+            dy = tl.where(inside, dy * silu_slope(tl.fma(centred, a[:, None], b[:, None])), 0.0)
+        return dy, dy, dy
 
 
 @triton.jit
-def add_terms(sums: Any, x: Any, dy: Any, centred: Any, pivot: Any, power: Any, inside: Any, RECENTER: tl.constexpr) -> Any:
+def add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr):
     """sum_dy, sum dy * t, sum dy * rest and with RECENTER sum t, sum rest, where t + rest is xhat / ratio."""
     sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
     t = tl.where(inside, centred * power[:, None], 0.0)
@@ -69,22 +71,23 @@ def add_terms(sums: Any, x: Any, dy: Any, centred: Any, pivot: Any, power: Any, 
 
 
 @triton.jit
-def close_sums(sums: Any, ratio: Any, s: Any, RECENTER: tl.constexpr) -> Any:
+def close_sums(sums, ratio, s, RECENTER: tl.constexpr):
     """sum_dy, sum_dy_xhat and sum_xhat of each channel. With RECENTER xhat is that of the pivot, to be recentred."""
     sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
     dy = tl.sum(sum_dy, 1)
     product = ratio * (tl.sum(sum_t, 1) + tl.sum(sum_rest, 1))
     if RECENTER:
         return dy, product, ratio * (tl.sum(sum_x, 1) + tl.sum(sum_x_rest, 1))
-    return dy, tl.fma(-s, dy, product), dy
+    else:
+        return dy, tl.fma(-s, dy, product), dy
 
 
 @triton.jit
 def chunk_sums(
-    x_ptr: Any, dy_ptr: Any, gamma_ptr: Any, offset: Any, valid: Any, first: Any, L: Any, C: Any,
-    pivot: Any, power: Any, ratio: Any, s: Any, a: Any, b: Any, LAST: tl.constexpr, PRINTED: tl.constexpr,
+    x_ptr, dy_ptr, gamma_ptr, offset, valid, first, L, C,
+    pivot, power, ratio, s, a, b, LAST: tl.constexpr, PRINTED: tl.constexpr,
     SILU: tl.constexpr, RECENTER: tl.constexpr, TILES: tl.constexpr, BLOCK_L: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """The sums of each channel over a chunk: TILES additions on a lane, then the lanes in a tree."""
     zero = tl.zeros([valid.shape[0], BLOCK_L], tl.float32)
     sums = (zero, zero, zero, zero, zero)
@@ -98,7 +101,7 @@ def chunk_sums(
 
 
 @triton.jit
-def group_means(sum_dxhat: Any, sum_dxhat_xhat: Any, shift: Any, M: Any) -> Any:
+def group_means(sum_dxhat, sum_dxhat_xhat, shift, M):
     """mean_dxhat - s * slope, and slope = mean_dxhat_xhat, which apply takes; `shift` is s, the mean of xhat."""
     mean_dxhat = tl.div_rn(sum_dxhat, M.to(tl.float32))
     slope = tl.div_rn(sum_dxhat_xhat, M.to(tl.float32))
@@ -106,33 +109,33 @@ def group_means(sum_dxhat: Any, sum_dxhat_xhat: Any, shift: Any, M: Any) -> Any:
 
 
 @triton.jit
-def gradient_of(dy: Any, gamma: Any, centred: Any, rstd: Any, high: Any, slope: Any, PRINTED: tl.constexpr) -> Any:
+def gradient_of(dy, gamma, centred, rstd, high, slope, PRINTED: tl.constexpr):
     """dx: rstd * (gamma * dy - high - xhat * slope), gamma outside in the printed formula."""
     xhat_slope = (centred * rstd[:, None]) * slope[:, None]
     if PRINTED:
         return rstd[:, None] * gamma * ((dy - high[:, None]) - xhat_slope)
-    return rstd[:, None] * (tl.fma(gamma[:, None], dy, -high[:, None]) - xhat_slope)
+    else:
+        return rstd[:, None] * (tl.fma(gamma[:, None], dy, -high[:, None]) - xhat_slope)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def reduce(
-    x_ptr: Any, dy_ptr: Any, mean_ptr: Any, rstd_ptr: Any, gamma_ptr: Any, beta_ptr: Any,
-    sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, sum_xhat_ptr: Any, Q: Any, G: Any, D: Any, L: Any, M: Any, ROW_BLOCKS: Any,
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr,
+    sum_dy_ptr, sum_dy_xhat_ptr, sum_xhat_ptr, Q, G, D, C, L, M, ROW_BLOCKS,
     LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr, RECENTER: tl.constexpr,
-    TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_L: tl.constexpr,
-) -> None:  # fmt: skip
+    TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
     """One program: the sums of BLOCK_D channels over one chunk. ROW_BLOCKS blocks of channels are a sample (LAST), else
     a group."""
     program = tl.program_id(0).to(tl.int64)
-    D = tl.multiple_of(D, UNIT_D)
-    L = tl.multiple_of(L, UNIT_L)
-    C = G * D
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
     blocks = (Q // G if LAST else Q) * ROW_BLOCKS
     chunk = program // blocks
     block = (program % blocks) // ROW_BLOCKS
     first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
-    group, channel, row, offset, valid = rows_of(block, first_d, Q, G, D, L, LAST, LAST, 1, BLOCK_D)
-    mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+    group, channel, row, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
+    mean, rstd = load_stats(mean_ptr, group, valid, 0.0, not LAST), load_stats(rstd_ptr, group, valid, 1.0, not LAST)
     gamma = load_rows(gamma_ptr if SILU else None, channel, valid, 1.0)
     beta = load_rows(beta_ptr if SILU else None, channel, valid, 0.0)
     pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
@@ -148,7 +151,7 @@ def reduce(
 
 
 @triton.jit
-def over_chunks(pointer: Any, row: Any, valid: Any, rows: Any, K: Any) -> Any:
+def over_chunks(pointer, row, valid, rows, K):
     """The sums of each channel over its K chunks, in order."""
     high = tl.zeros([valid.shape[0]], tl.float32)
     low = tl.zeros([valid.shape[0]], tl.float32)
@@ -158,7 +161,7 @@ def over_chunks(pointer: Any, row: Any, valid: Any, rows: Any, K: Any) -> Any:
 
 
 @triton.jit
-def mean_of_xhat(sum_xhat_ptr: Any, group: Any, D: Any, M: Any, rows: Any, K: Any, BLOCK_D: tl.constexpr) -> Any:
+def mean_of_xhat(sum_xhat_ptr, group, D, M, rows, K, BLOCK_D: tl.constexpr):
     """The mean of xhat over one group, what recentring takes away."""
     high = 0.0
     low = 0.0
@@ -168,18 +171,17 @@ def mean_of_xhat(sum_xhat_ptr: Any, group: Any, D: Any, M: Any, rows: Any, K: An
     return tl.div_rn(joined(high, low), M.to(tl.float32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def fold(
-    mean_ptr: Any, rstd_ptr: Any, gamma_ptr: Any, sum_dy_ptr: Any, sum_dy_xhat_ptr: Any, sum_xhat_ptr: Any,
-    high_ptr: Any, slope_ptr: Any, dgamma_ptr: Any, dbeta_ptr: Any,
-    Q: Any, G: Any, D: Any, M: Any, K: Any, GROUPS: Any,
+    mean_ptr, rstd_ptr, gamma_ptr, sum_dy_ptr, sum_dy_xhat_ptr, sum_xhat_ptr,
+    high_ptr, slope_ptr, dgamma_ptr, dbeta_ptr,
+    Q, G, D, M, K, GROUPS,
     PRINTED: tl.constexpr, RECENTER: tl.constexpr, SAMPLES: tl.constexpr, BLOCK_D: tl.constexpr,
-) -> None:  # fmt: skip
-    """The first GROUPS programs (N * G or 0) fold a group each, over its channels and chunks, into what apply takes; the
-    others BLOCK_D channels of one group each, over the batch, into dgamma and dbeta."""
+):  # fmt: skip
+    """The first GROUPS programs (N * G or 0) fold a group each, over its channels and chunks, into what apply takes;
+    the others BLOCK_D channels of one group each, over the batch, into dgamma and dbeta."""
     program = tl.program_id(0).to(tl.int64)
-    rows = Q * D
-    rows = rows.to(tl.int64)
+    rows = Q.to(tl.int64) * D
     if program < GROUPS:
         sum_dxhat, dxhat_low = 0.0, 0.0
         sum_dxhat_xhat, dxhat_xhat_low = 0.0, 0.0
@@ -240,27 +242,26 @@ def fold(
             tl.store(dbeta_ptr + group * D + d, dbeta, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def apply(
-    x_ptr: Any, dy_ptr: Any, mean_ptr: Any, rstd_ptr: Any, gamma_ptr: Any, beta_ptr: Any, high_ptr: Any, slope_ptr: Any,
-    dx_ptr: Any, Q: Any, G: Any, D: Any, L: Any, M: Any, ROW_BLOCKS: Any,
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, high_ptr, slope_ptr,
+    dx_ptr, Q, G, D, C, L, M, ROW_BLOCKS,
     LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_L: tl.constexpr,
-) -> None:  # fmt: skip
+    BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
     """One program: dx of BLOCK_D channels at BLOCK_L positions; channels as in `reduce`."""
     program = tl.program_id(0).to(tl.int64)
-    D = tl.multiple_of(D, UNIT_D)
-    L = tl.multiple_of(L, UNIT_L)
-    C = G * D
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
     blocks = (Q // G if LAST else Q) * ROW_BLOCKS
     first = (program // blocks) * BLOCK_L
     block = (program % blocks) // ROW_BLOCKS
     first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
-    group, channel, _, offset, valid = rows_of(block, first_d, Q, G, D, L, LAST, LAST, 1, BLOCK_D)
-    mean, rstd = load_rows(mean_ptr, group, valid, 0.0), load_rows(rstd_ptr, group, valid, 1.0)
+    group, channel, _, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
+    mean, rstd = load_stats(mean_ptr, group, valid, 0.0, not LAST), load_stats(rstd_ptr, group, valid, 1.0, not LAST)
     gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
     beta = load_rows(beta_ptr, channel, valid, 0.0)
-    high, slope = load_rows(high_ptr, group, valid, 0.0), load_rows(slope_ptr, group, valid, 0.0)
+    high, slope = load_stats(high_ptr, group, valid, 0.0, not LAST), load_stats(slope_ptr, group, valid, 0.0, not LAST)
     pivot, _, _, _, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
     offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
     centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
@@ -270,16 +271,18 @@ def apply(
 
 
 @triton.jit
-def per_group(values: Any, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr) -> Any:
+def per_group(values, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr):
     """Sums of channels [BLOCK_G * BLOCK_D] -> of groups: a scalar where BLOCK_G is 1, else [BLOCK_G]."""
     if BLOCK_G == 1:
         return tl.sum(values, 0)
-    return tl.sum(tl.reshape(values, [BLOCK_G, BLOCK_D]), 1)
+    else:
+        return tl.sum(tl.reshape(values, [BLOCK_G, BLOCK_D]), 1)
 
 
 @triton.jit
-def per_channel(values: Any, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr) -> Any:
+def per_channel(values, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr):
     """A value of each group, for each of its channels: [BLOCK_G * BLOCK_D]."""
     if BLOCK_G == 1:
         return tl.zeros([BLOCK_D], tl.float32) + values
-    return tl.reshape(tl.broadcast_to(values[:, None], [BLOCK_G, BLOCK_D]), [BLOCK_G * BLOCK_D])
+    else:
+        return tl.reshape(tl.broadcast_to(values[:, None], [BLOCK_G, BLOCK_D]), [BLOCK_G * BLOCK_D])

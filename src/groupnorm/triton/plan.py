@@ -7,7 +7,7 @@ whether it runs fused or split follows from all of them.
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -57,7 +57,7 @@ class Chip(NamedTuple):
     registers: int
     max_threads: int
     tile: int = 4096  # elements of a tile of a loop
-    resident: int = 16384  # elements of x that a program may hold
+    resident: int = 8192  # elements of x that a program may hold
 
     @property
     def is_npu(self) -> bool:
@@ -70,9 +70,9 @@ CHIPS: Final = {
     "cuda:80": Chip("NVIDIA A100", 108, 40 * MIB, 2.04e12, 65536, 2048),
     "cuda:90": Chip("NVIDIA H100", 132, 50 * MIB, 3.35e12, 65536, 2048),
     "cuda:100": Chip("NVIDIA B200", 148, 126 * MIB, 8.0e12, 65536, 2048),
-    "hip:gfx90a": Chip("AMD MI250X, one die", 110, 8 * MIB, 1.64e12, 131072, 2048, resident=8192),
-    "hip:gfx942": Chip("AMD MI300X", 304, 256 * MIB, 5.3e12, 131072, 2048, resident=8192),
-    "hip:gfx1100": Chip("AMD RX 7900 XTX", 96, 96 * MIB, 0.96e12, 98304, 1024, resident=8192),
+    "hip:gfx90a": Chip("AMD MI250X, one die", 110, 8 * MIB, 1.64e12, 131072, 2048),
+    "hip:gfx942": Chip("AMD MI300X", 304, 256 * MIB, 5.3e12, 131072, 2048),
+    "hip:gfx1100": Chip("AMD RX 7900 XTX", 96, 96 * MIB, 0.96e12, 98304, 1024),
     "npu:Ascend910B3": Chip("Ascend 910B3", 40, 192 * MIB, 1.6e12, 0, 0, tile=2048, resident=2048),
 }
 
@@ -119,7 +119,7 @@ def choose(problem: Problem, chip: Chip) -> Plan:
             elements = together * whole
             return Plan(
                 "resident", together, power_of_two(d), power_of_two(length), 1,
-                _warps(elements, 512 if elements <= 4096 else 1024, 16),
+                _warps(elements, 512, 16),
             )  # fmt: skip
     if last:
         block_d = min(power_of_two(problem.channels), 64)
@@ -164,5 +164,4 @@ def modelled_seconds(problem: Problem, plan: Plan, chip: Chip) -> float:
 
 def tensors_moved(problem: Problem, plan: Plan) -> float:
     """The traffic in sizes of x."""
-    x: Any = problem.n * problem.channels * problem.length * BYTES[problem.dtype]
-    return traffic(problem, plan) / x
+    return traffic(problem, plan) / (problem.n * problem.channels * problem.length * BYTES[problem.dtype])
