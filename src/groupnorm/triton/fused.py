@@ -91,7 +91,7 @@ def fused_cached(
         zero = tl.zeros([BLOCK_D], tl.float32)
         dy_sum, dy_low, product_sum, product_low = zero, zero, zero, zero
         for first in range(0, L, TILES * BLOCK_L):
-            dy, product, _ = chunk_sums(
+            dy, product, xhat = chunk_sums(
                 x_ptr, dy_ptr, gamma_ptr, offset, valid, first, L, C, pivot, power, ratio, s, a, b,
                 LAST, PRINTED, SILU, False, TILES, BLOCK_L,
             )  # fmt: skip
@@ -104,20 +104,20 @@ def fused_cached(
     if dx_ptr is not None:
         mean = tl.load(mean_ptr + tl.program_id(0)).to(tl.float32)
         rstd = tl.load(rstd_ptr + tl.program_id(0)).to(tl.float32)
-        _, _, _, shift, _, _ = coefficients(mean, rstd, rstd, rstd, M, False)
+        pivot_one, power_one, ratio_one, shift, a_one, b_one = coefficients(mean, rstd, rstd, rstd, M, False)
         high, slope = group_means(joined(high_sum, high_low), joined(slope_sum, slope_low), shift, M)
         for first_d in range(0, D, BLOCK_D):
-            group, channel, _, offset, valid = rows_of(
+            group, channel, row, offset, valid = rows_of(
                 tl.program_id(0), first_d, Q, G, D, C, L, LAST, False, 1, BLOCK_D
             )
             mean, rstd = load_stats(mean_ptr, group, valid, 0.0, True), load_stats(rstd_ptr, group, valid, 1.0, True)
             gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
             beta = load_rows(beta_ptr, channel, valid, 0.0)
-            pivot, _, _, _, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+            pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
             zero = tl.zeros([BLOCK_D], tl.float32)
             for first in range(0, L, BLOCK_L):
                 offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
                 centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
-                _, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+                weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
                 dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, zero + high, zero + slope, PRINTED)
                 tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)

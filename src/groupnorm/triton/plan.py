@@ -12,6 +12,9 @@ from typing import Final, Literal, NamedTuple
 BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
+Path = Literal["resident", "cached", "split"]
+
+
 class Problem(NamedTuple):
     """What is asked, by metadata. x is [N, C, HxW], with `channels_last` [N, HxW, C] in memory. dtypes by name; gamma
     and beta None where there are none. The printed formula has C = G and a gamma of the shape of x."""
@@ -80,7 +83,7 @@ CHIPS: Final = {
 class Plan(NamedTuple):
     """The choice. A tile is [block_g * block_d channels, block_l positions]; a chunk is `tiles` of them in a row."""
 
-    path: Literal["resident", "cached", "split"]
+    path: Path
     block_g: int
     block_d: int
     block_l: int
@@ -106,16 +109,18 @@ def _warps(elements: int, per_warp: int, most: int) -> int:
     return max(1, min(most, elements // per_warp))
 
 
-def choose(problem: Problem, chip: Chip) -> Plan:
-    """The row of the table (docs/triton.md) that a problem falls into."""
+def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
+    """The row of the table (docs/triton.md) that a problem falls into; `path` forces one."""
     d, length = problem.channels_per_group, problem.length
     last = problem.channels_last
     size = BYTES[problem.dtype]
     whole = power_of_two(d) * power_of_two(length)
-    if whole <= chip.resident:
+    if path == "resident" and whole > chip.resident:
+        raise ValueError(f"path: 'resident' for groups of {d} channels of {length}; accepted: 'cached', 'split'")
+    if whole <= chip.resident and path in (None, "resident"):
         # Small groups share a program, so that its lanes have work and it reads whole sectors.
         together = max(1, 1024 // whole) if not chip.is_npu else 1
-        if not last or length == 1 or chip.is_npu or together * d * size >= 32:
+        if path or not last or length == 1 or chip.is_npu or together * d * size >= 32:
             elements = together * whole
             return Plan(
                 "resident", together, power_of_two(d), power_of_two(length), 1,
@@ -138,7 +143,10 @@ def choose(problem: Problem, chip: Chip) -> Plan:
     in_cache = running * problem.group_size * size * operands <= 0.6 * chip.cache
     fills = problem.groups >= chip.units
     sectors = not last or d * size >= 64
-    if problem.operator != "forward" and not problem.recenter and fills and in_cache and sectors:
+    able = problem.operator != "forward" and not problem.recenter
+    if path == "cached" and not able:
+        raise ValueError(f"path: 'cached' for {problem.operator} or with recenter; accepted: 'resident', 'split'")
+    if path == "cached" or (path is None and able and fills and in_cache and sectors):
         return tile._replace(path="cached", block_d=min(block_d, power_of_two(d)))
     return tile
 
