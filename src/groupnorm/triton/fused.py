@@ -1,6 +1,7 @@
 """Reduce, fold and apply of a group in one program: x and dy are read once where RESIDENT, else again from the cache.
 
-Names, sizes and the order of additions: gradient.py.
+Names, sizes and the order of additions: gradient.py. In a loop a name keeps one type and shape, also one that is not
+read.
 """
 
 from __future__ import annotations
@@ -81,7 +82,6 @@ def fused_cached(
     D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
     high_sum, high_low = 0.0, 0.0
     slope_sum, slope_low = 0.0, 0.0
-    shift = 0.0
     for first_d in range(0, D, BLOCK_D):
         group, channel, row, offset, valid = rows_of(tl.program_id(0), first_d, Q, G, D, C, L, LAST, False, 1, BLOCK_D)
         mean, rstd = load_stats(mean_ptr, group, valid, 0.0, True), load_stats(rstd_ptr, group, valid, 1.0, True)
@@ -91,7 +91,7 @@ def fused_cached(
         zero = tl.zeros([BLOCK_D], tl.float32)
         dy_sum, dy_low, product_sum, product_low = zero, zero, zero, zero
         for first in range(0, L, TILES * BLOCK_L):
-            dy, product, xhat = chunk_sums(
+            dy, product, _xhat = chunk_sums(
                 x_ptr, dy_ptr, gamma_ptr, offset, valid, first, L, C, pivot, power, ratio, s, a, b,
                 LAST, PRINTED, SILU, False, TILES, BLOCK_L,
             )  # fmt: skip
@@ -102,9 +102,9 @@ def fused_cached(
         high_sum, high_low = two_sum(high_sum, high_low, tl.sum(gamma * dy, 0))
         slope_sum, slope_low = two_sum(slope_sum, slope_low, tl.sum(gamma * product, 0))
     if dx_ptr is not None:
-        mean = tl.load(mean_ptr + tl.program_id(0)).to(tl.float32)
-        rstd = tl.load(rstd_ptr + tl.program_id(0)).to(tl.float32)
-        pivot_one, power_one, ratio_one, shift, a_one, b_one = coefficients(mean, rstd, rstd, rstd, M, False)
+        mean_one = tl.load(mean_ptr + tl.program_id(0)).to(tl.float32)
+        rstd_one = tl.load(rstd_ptr + tl.program_id(0)).to(tl.float32)
+        _p, _power, _ratio, shift, _a, _b = coefficients(mean_one, rstd_one, rstd_one, rstd_one, M, False)
         high, slope = group_means(joined(high_sum, high_low), joined(slope_sum, slope_low), shift, M)
         for first_d in range(0, D, BLOCK_D):
             group, channel, row, offset, valid = rows_of(
@@ -118,6 +118,8 @@ def fused_cached(
             for first in range(0, L, BLOCK_L):
                 offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
                 centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
-                weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
-                dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, zero + high, zero + slope, PRINTED)
+                _weighted, dy_tile, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+                dx = gradient_of(
+                    dy_tile, gammas if PRINTED else gamma, centred, rstd, zero + high, zero + slope, PRINTED
+                )
                 tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)

@@ -80,6 +80,24 @@ CHIPS: Final = {
 }
 
 
+def chip_like(target: str) -> Chip:
+    """The row of CHIPS for a target, or that of the newest one before it of the same kind."""
+    if target in CHIPS:
+        return CHIPS[target]
+    kind = target.partition(":")[0]
+    alike = [name for name in CHIPS if name.startswith(f"{kind}:")]
+    if not alike:
+        raise ValueError(f"target: {target!r}; accepted: {', '.join(CHIPS)}, or others of their kinds")
+    if kind == "cuda":
+        older = [name for name in alike if int(name[5:]) <= int(target[5:])]
+        return CHIPS[max(older or alike, key=lambda name: int(name[5:]) * (1 if older else -1))]
+    return CHIPS[
+        "hip:gfx1100"
+        if target.startswith(("hip:gfx10", "hip:gfx11", "hip:gfx12"))
+        else alike[-1 if kind == "npu" else 1]
+    ]
+
+
 class Plan(NamedTuple):
     """The choice. A tile is [block_g * block_d channels, block_l positions]; a chunk is `tiles` of them in a row."""
 

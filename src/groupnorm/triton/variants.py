@@ -1,9 +1,10 @@
-"""Every variant of every kernel, as problems whose schedules have them: what tests compile and `triton-compile` shows."""
+"""Every variant of every kernel, as problems whose schedules have them: what tests compile, `triton-compile` shows."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+
 from .plan import Chip, Path, Plan, Problem, choose
 from .schedule import Schedule, backward, forward
 
@@ -18,7 +19,7 @@ DTYPES = (
 # [N, C, HxW] and G: a group that a program holds, and one that it does not.
 SHAPES: dict[Path, tuple[int, int, int, int]] = {
     "resident": (8, 1280, 64, 32),
-    "cached": (8, 320, 4096, 32),
+    "cached": (8, 512, 4096, 32),
     "split": (8, 320, 4096, 32),
 }
 
@@ -49,10 +50,14 @@ def problems(path: Path) -> Iterator[Problem]:
             )
 
 
+def schedule_of(problem: Problem, plan: Plan) -> Schedule:
+    """The steps of any operator; eps is that of the default."""
+    return forward(problem, plan, 1e-5) if problem.operator == "forward" else backward(problem, plan)
+
+
 def variants(chip: Chip) -> Iterator[tuple[Problem, Plan, Schedule]]:
     """All of them with the plan of a chip, where the path is one that it has room for."""
     for path in SHAPES:
         for problem in problems(path):
             plan = choose(problem, chip, path)
-            steps = forward(problem, plan, 1e-5) if problem.operator == "forward" else backward(problem, plan)
-            yield problem, plan, steps
+            yield problem, plan, schedule_of(problem, plan)
