@@ -144,10 +144,10 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
                 "resident", together, power_of_two(d), power_of_two(length), 1,
                 _warps(elements, 512, 16),
             )  # fmt: skip
+    sectors = not last or d * size >= 64  # a group's own channels fill the sectors that are read
     if last:
-        block_d = min(power_of_two(problem.channels), 64)
-        block_l = min(power_of_two(length), max(1, chip.tile // block_d))
-        block_d = min(power_of_two(problem.channels), chip.tile // block_l)
+        block_d = min(power_of_two(d if sectors else problem.channels), 64)
+        block_l = min(power_of_two(length), chip.tile // block_d)
     else:
         block_l = min(power_of_two(length), chip.tile)
         block_d = min(power_of_two(d), chip.tile // block_l)
@@ -160,7 +160,6 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
     operands = 3 if problem.operator == "printed" else 2
     in_cache = running * problem.group_size * size * operands <= 0.6 * chip.cache
     fills = problem.groups >= chip.units
-    sectors = not last or d * size >= 64
     able = problem.operator != "forward" and not problem.recenter
     if path == "cached" and not able:
         raise ValueError(f"path: 'cached' for {problem.operator} or with recenter; accepted: 'resident', 'split'")

@@ -128,7 +128,7 @@ def backward(problem: Problem, plan: Plan) -> Schedule:
 
 def _fold(problem: Problem, chunks: int, *, groups: bool) -> Step:
     """Over the batch, and with `groups` over each group, for apply."""
-    block = min(64, power_of_two(problem.channels_per_group))
+    block = min(32, power_of_two(problem.channels_per_group))
     printed = problem.operator == "printed"
     over_batch = not printed and any(problem.output_mask[1:])
     programs = problem.num_groups * math.ceil(problem.channels_per_group / block) if over_batch else 0
@@ -170,7 +170,7 @@ def forward(problem: Problem, plan: Plan, eps: float) -> Schedule:
     chunks = plan.chunks(problem.length)
     row_blocks, blocks = _row_blocks(problem, plan)
     sizes = {**_sizes(problem), "ROW_BLOCKS": row_blocks}
-    block = min(64, power_of_two(problem.channels_per_group))
+    block = min(32, power_of_two(problem.channels_per_group))
     steps = (
         Step(
             "forward_reduce", blocks * chunks, _pointers(problem, "x", "chunk_mean", "chunk_squares"), sizes,
