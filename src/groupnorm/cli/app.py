@@ -10,6 +10,7 @@ from .bench import bench
 from .cann_home import cann_home
 from .doctor import doctor
 from .run import run
+from .triton_compile import triton_compile
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -22,3 +23,4 @@ app.add_command(run)
 app.add_command(doctor)
 app.add_command(cann_home)
 app.add_command(bench)
+app.add_command(triton_compile)

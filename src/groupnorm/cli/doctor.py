@@ -25,7 +25,7 @@ OPTIONAL = {
     "ml_dtypes": "bfloat16 NumPy arrays",
     "torch": "CPU tensors through DLPack; a rival in benchmarks, a second opinion in tests",
     "jax": "CPU arrays through DLPack; a rival in benchmarks",
-    "triton": "nothing yet",
+    "triton": "the kernels for GPUs and NPUs",
     "matplotlib": "pictures of benchmarks and examples",
     "sklearn": "photographs of the examples",
 }
@@ -64,6 +64,22 @@ def _acl() -> str:
     return f"{library.kind} libraries of {library.prefix}\n({library.why})"
 
 
+def _triton() -> str:
+    try:
+        from ..triton.launch import INTERPRETED
+        from ..triton.plan import CHIPS
+    except ImportError as error:
+        return f"none: {error}"
+    except Exception as error:  # whatever a broken installation raises is the answer
+        return f"none: {type(error).__name__}: {error}"
+    import torch
+
+    words = [f"{target}: {chip.name}" for target, chip in CHIPS.items()]
+    found = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    runs = ", ".join(found) if found else "no device here"
+    return "\n".join([f"runs on: {'the interpreter (TRITON_INTERPRET=1)' if INTERPRETED else runs}", *words])
+
+
 def _optional(package: str) -> str:
     try:
         importlib.import_module(package)
@@ -92,6 +108,7 @@ def doctor() -> None:
     table.add_row("SIMD levels, best first", Text(_levels()))
     table.add_row("threads", Text(_threads()))
     table.add_row("ACL", Text(_acl()))
+    table.add_row("Triton kernels, targets", Text(_triton()))
     table.add_section()
     for package, purpose in OPTIONAL.items():
         table.add_row(package, Text(f"{_optional(package)}\nfor {purpose}"))

@@ -1,7 +1,8 @@
 """Group Normalization in PyTorch: the module, the function and the operators, with their gradients.
 
 `GroupNorm` stands in the place of `torch.nn.GroupNorm`, `group_norm` in that of `torch.nn.functional.group_norm`, and
-`replace_group_norm` swaps the modules of a model. They run `torch.ops.groupnorm.*` (ops.py), on CPU tensors.
+`replace_group_norm` swaps the modules of a model. They run `torch.ops.groupnorm.*`: on CPU tensors the C++ core
+(ops.py), on those of GPUs and NPUs Triton kernels (device.py).
 """
 
 try:

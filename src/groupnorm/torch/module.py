@@ -26,7 +26,8 @@ def group_norm(
     variance of each group; with activation="silu" that times its sigmoid, in the same pass ("Swish").
 
     Args:
-        input: [N, C, *], rank 2 and up, float64, float32, float16 or bfloat16, on a CPU, in any layout.
+        input: [N, C, *], rank 2 and up, float64, float32, float16 or bfloat16, in any layout; on a
+            GPU or NPU no float64.
         num_groups: divides C.
         weight: [C], the dtype of input, or float32 when that is 16-bit; None counts as ones.
         bias: [C], likewise; None counts as zeros.
@@ -39,7 +40,7 @@ def group_norm(
     Raises:
         TypeError: a dtype that is not accepted.
         ValueError: a shape, num_groups, eps or activation that is not accepted.
-        NotImplementedError: a tensor on another device.
+        NotImplementedError: a tensor on a device of another kind, or on a GPU or NPU without Triton.
     """
     arguments = (input, num_groups, weight, bias, eps, activation)
     if not torch.compiler.is_compiling():

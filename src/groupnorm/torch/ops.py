@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import _core, spec
-from . import check
+from . import check, device
 from .check import ACTIVATIONS, CODES, Tensor, statistics_dtype
 from .layout import address, contiguous, empty_for, in_layout, layout_of, length, optional
 
@@ -164,6 +164,8 @@ def _register() -> None:
     ):
         name = kernel.__name__
         LIBRARY.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
+        for key in device.KEYS:
+            LIBRARY.impl(name, getattr(device, name), key)  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"groupnorm::{name}", fake, lib=LIBRARY)
     torch.library.register_autocast("groupnorm::group_norm", "cuda", torch.float32, lib=LIBRARY)
 

@@ -1,0 +1,173 @@
+"""The kernels of the forward, operator C: reduce, fold, apply, and `forward_resident`, which is all of them.
+
+Statistics are a mean and the squares around it, joined as Chan, Golub and LeVeque (1979) join them, of x less one of
+its own elements, the first of the group: never a difference of large squares. Names and sizes: gradient.py; y has the
+shape of x. What `reduce` leaves of each chunk is its mean and squares, [K, N * C].
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, silu, tile_of, two_sum
+from .gradient import per_channel, per_group
+
+
+@triton.jit
+def start_of(group, D, C, L, G, LAST: tl.constexpr):
+    """Offset of the first element of a group."""
+    if LAST:
+        return (group // G) * L * C + (group % G) * D
+    else:
+        return group * D * L
+
+
+@triton.jit
+def tile_stats(d, inside, count):
+    """Mean and sum of squares around it of `count` elements of each channel; what the mean rounds off is put back."""
+    mean = tl.div_rn(tl.sum(d, 1), count)
+    around = tl.where(inside, d - mean[:, None], 0.0)
+    rest = tl.sum(around, 1)
+    return mean + tl.div_rn(rest, count), tl.sum(around * around, 1) - tl.div_rn(rest * rest, count)
+
+
+@triton.jit
+def output_of(d, mean, rstd, gamma, beta, SILU: tl.constexpr):
+    """y of d = x less the first element of its group, whose mean is `mean`."""
+    y = tl.fma((d - mean[:, None]) * rstd[:, None], gamma[:, None], beta[:, None])
+    if SILU:
+        y = silu(y)
+    return y
+
+
+@triton.jit
+def rstd_of(squares, M, eps):
+    """1 / sqrt(variance + eps)."""
+    return tl.div_rn(1.0, tl.sqrt_rn(tl.div_rn(squares, M.to(tl.float32)) + eps))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def forward_resident(
+    x_ptr, gamma_ptr, beta_ptr, y_ptr, mean_ptr, rstd_ptr, Q, G, D, C, L, M, eps,
+    LAST: tl.constexpr, SILU: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr,
+    UNIT_D: tl.constexpr, UNIT_C: tl.constexpr, UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: BLOCK_G whole groups as one tile."""
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    group, channel, _, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, C, L, LAST, False, BLOCK_G, BLOCK_D)
+    gamma, beta = load_rows(gamma_ptr, channel, valid, 1.0), load_rows(beta_ptr, channel, valid, 0.0)
+    offsets, inside = tile_of(offset, valid, 0, L, C, LAST, BLOCK_L)
+    shift = load_stats(x_ptr, start_of(group, D, C, L, G, LAST), valid, 0.0, BLOCK_G == 1)
+    d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
+    mean = per_channel(tl.div_rn(per_group(tl.sum(d, 1), BLOCK_G, BLOCK_D), M.to(tl.float32)), BLOCK_G, BLOCK_D)
+    around = tl.where(inside, d - mean[:, None], 0.0)
+    rest = per_channel(per_group(tl.sum(around, 1), BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
+    squares = per_channel(per_group(tl.sum(around * around, 1), BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
+    mean += tl.div_rn(rest, M.to(tl.float32))
+    rstd = rstd_of(squares - tl.div_rn(rest * rest, M.to(tl.float32)), M, eps)
+    # Every channel of a group knows the group's statistics: the first of them writes.
+    leads = valid & (channel % D == 0)
+    tl.store(mean_ptr + group + tl.zeros([BLOCK_G * BLOCK_D], tl.int32), shift + mean, mask=leads)
+    tl.store(rstd_ptr + group + tl.zeros([BLOCK_G * BLOCK_D], tl.int32), rstd, mask=leads)
+    y = output_of(d, mean, rstd, gamma, beta, SILU)
+    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def join(count, mean, squares, more_count, more_mean, more_squares):
+    """The statistics of two parts together."""
+    total = count + more_count
+    delta = more_mean - mean
+    share = tl.div_rn(more_count, total)
+    return total, mean + delta * share, squares + more_squares + delta * delta * count * share
+
+
+@triton.jit(do_not_specialize=SIZES)
+def forward_reduce(
+    x_ptr, chunk_mean_ptr, chunk_squares_ptr, Q, G, D, C, L, M, ROW_BLOCKS,
+    LAST: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr,
+    UNIT_D: tl.constexpr, UNIT_C: tl.constexpr, UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: the statistics of BLOCK_D channels over one chunk; channels as in `reduce`."""
+    program = tl.program_id(0).to(tl.int64)
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    blocks = (Q // G if LAST else Q) * ROW_BLOCKS
+    chunk = program // blocks
+    block = (program % blocks) // ROW_BLOCKS
+    first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
+    group, _, row, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
+    shift = load_stats(x_ptr, start_of(group, D, C, L, G, LAST), valid, 0.0, not LAST)
+    count = 0.0
+    mean = tl.zeros([BLOCK_D], tl.float32)
+    squares = tl.zeros([BLOCK_D], tl.float32)
+    for i in range(TILES):
+        first = (chunk * TILES + i) * BLOCK_L
+        if first < L:
+            offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+            d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
+            here = tl.minimum(L - first, BLOCK_L).to(tl.float32)
+            tile_mean, tile_squares = tile_stats(d, inside, here)
+            count, mean, squares = join(count, mean, squares, here, tile_mean, tile_squares)
+    at = chunk * Q * D + row
+    tl.store(chunk_mean_ptr + at, mean, mask=valid)
+    tl.store(chunk_squares_ptr + at, squares, mask=valid)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def forward_fold(
+    x_ptr, chunk_mean_ptr, chunk_squares_ptr, shifted_ptr, mean_ptr, rstd_ptr, Q, G, D, C, L, M, K, eps,
+    LAST: tl.constexpr, CHUNK: tl.constexpr, BLOCK_D: tl.constexpr,
+    UNIT_D: tl.constexpr, UNIT_C: tl.constexpr, UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: mean and rstd of a group, from the chunks of its channels; `shifted` is the mean less the group's
+    first element. Means first, then the squares around what they come to."""
+    group = tl.program_id(0).to(tl.int64)
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    rows = Q.to(tl.int64) * D
+    high, low = 0.0, 0.0
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)
+        for k in range(K):
+            count = tl.minimum(L - k * CHUNK, CHUNK).to(tl.float32)
+            mean = tl.load(chunk_mean_ptr + k * rows + group * D + d, mask=d < D, other=0.0)
+            high, low = two_sum(high, low, tl.sum(mean, 0) * count)
+    mean = tl.div_rn(joined(high, low), M.to(tl.float32))
+    high, low = 0.0, 0.0
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)
+        for k in range(K):
+            count = tl.minimum(L - k * CHUNK, CHUNK).to(tl.float32)
+            at = k * rows + group * D + d
+            apart = tl.where(d < D, tl.load(chunk_mean_ptr + at, mask=d < D, other=0.0) - mean, 0.0)
+            squares = tl.load(chunk_squares_ptr + at, mask=d < D, other=0.0)
+            high, low = two_sum(
+                high, low, tl.sum(tl.fma(apart * apart, count + tl.zeros([BLOCK_D], tl.float32), squares), 0)
+            )
+    shift = tl.load(x_ptr + start_of(group, D, C, L, G, LAST)).to(tl.float32)
+    tl.store(shifted_ptr + group, mean)
+    tl.store(mean_ptr + group, shift + mean)
+    tl.store(rstd_ptr + group, rstd_of(joined(high, low), M, eps))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def forward_apply(
+    x_ptr, gamma_ptr, beta_ptr, shifted_ptr, rstd_ptr, y_ptr, Q, G, D, C, L, M, ROW_BLOCKS,
+    LAST: tl.constexpr, SILU: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr,
+    UNIT_D: tl.constexpr, UNIT_C: tl.constexpr, UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: y of BLOCK_D channels at BLOCK_L positions."""
+    program = tl.program_id(0).to(tl.int64)
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    blocks = (Q // G if LAST else Q) * ROW_BLOCKS
+    first = (program // blocks) * BLOCK_L
+    block = (program % blocks) // ROW_BLOCKS
+    first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
+    group, channel, _, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
+    gamma, beta = load_rows(gamma_ptr, channel, valid, 1.0), load_rows(beta_ptr, channel, valid, 0.0)
+    mean, rstd = load_stats(shifted_ptr, group, valid, 0.0, not LAST), load_stats(rstd_ptr, group, valid, 1.0, not LAST)
+    shift = load_stats(x_ptr, start_of(group, D, C, L, G, LAST), valid, 0.0, not LAST)
+    offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+    d = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None]
+    y = output_of(d, mean, rstd, gamma, beta, SILU)
+    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)

@@ -1,0 +1,125 @@
+"""Reduce, fold and apply of a group in one program: x and dy are read once where RESIDENT, else again from the cache.
+
+Names, sizes and the order of additions: gradient.py. In a loop a name keeps one type and shape, also one that is not
+read.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, tile_of, two_sum
+from .gradient import (
+    add_terms,
+    chunk_sums,
+    close_sums,
+    coefficients,
+    gradient_of,
+    group_means,
+    per_channel,
+    per_group,
+    upstream,
+)
+
+
+@triton.jit
+def store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, dy, product):
+    """The sums of each channel, in the dtype of what takes them: the workspace, or dbeta and dgamma of one sample."""
+    if sum_dy_ptr is not None:
+        tl.store(sum_dy_ptr + row, dy.to(sum_dy_ptr.dtype.element_ty), mask=valid)
+    if sum_dy_xhat_ptr is not None:
+        tl.store(sum_dy_xhat_ptr + row, product.to(sum_dy_xhat_ptr.dtype.element_ty), mask=valid)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def fused_resident(
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, dx_ptr,
+    sum_dy_ptr, sum_dy_xhat_ptr, Q, G, D, C, L, M,
+    LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr, RECENTER: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: BLOCK_G whole groups as one tile, [BLOCK_G * BLOCK_D, BLOCK_L]."""
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    group, channel, row, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, C, L, LAST, False, BLOCK_G, BLOCK_D)
+    mean, rstd = (
+        load_stats(mean_ptr, group, valid, 0.0, BLOCK_G == 1),
+        load_stats(rstd_ptr, group, valid, 1.0, BLOCK_G == 1),
+    )
+    gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
+    beta = load_rows(beta_ptr, channel, valid, 0.0)
+    pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+
+    offsets, inside = tile_of(offset, valid, 0, L, C, LAST, BLOCK_L)
+    x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    centred = x - pivot[:, None]
+    weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+    zero = tl.zeros([BLOCK_G * BLOCK_D, BLOCK_L], tl.float32)
+    sums = add_terms((zero, zero, zero, zero, zero), x, weighted, centred, pivot, power, inside, RECENTER)
+    sum_dy, product, xhat = close_sums(sums, ratio, s, RECENTER)
+    if RECENTER:
+        s = per_channel(tl.div_rn(per_group(xhat, BLOCK_G, BLOCK_D), M.to(tl.float32)), BLOCK_G, BLOCK_D)
+        product = tl.fma(-s, sum_dy, product)
+    store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, sum_dy, product)
+    if dx_ptr is not None:
+        sum_dxhat = per_channel(per_group(gamma * sum_dy, BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
+        sum_dxhat_xhat = per_channel(per_group(gamma * product, BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
+        high, slope = group_means(sum_dxhat, sum_dxhat_xhat, s, M)
+        dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, high, slope, PRINTED)
+        tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def fused_cached(
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, dx_ptr,
+    sum_dy_ptr, sum_dy_xhat_ptr, Q, G, D, C, L, M,
+    LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr,
+    TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: one group, tile by tile, and once more for dx; chunks as in `reduce`."""
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    high_sum, high_low = 0.0, 0.0
+    slope_sum, slope_low = 0.0, 0.0
+    for first_d in range(0, D, BLOCK_D):
+        group, channel, row, offset, valid = rows_of(tl.program_id(0), first_d, Q, G, D, C, L, LAST, False, 1, BLOCK_D)
+        mean, rstd = load_stats(mean_ptr, group, valid, 0.0, True), load_stats(rstd_ptr, group, valid, 1.0, True)
+        gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
+        beta = load_rows(beta_ptr, channel, valid, 0.0)
+        pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+        zero = tl.zeros([BLOCK_D], tl.float32)
+        dy_sum, dy_low, product_sum, product_low = zero, zero, zero, zero
+        for first in range(0, L, TILES * BLOCK_L):
+            dy, product, _xhat = chunk_sums(
+                x_ptr, dy_ptr, gamma_ptr, offset, valid, first, L, C, pivot, power, ratio, s, a, b,
+                LAST, PRINTED, SILU, False, TILES, BLOCK_L,
+            )  # fmt: skip
+            dy_sum, dy_low = two_sum(dy_sum, dy_low, dy)
+            product_sum, product_low = two_sum(product_sum, product_low, product)
+        dy, product = joined(dy_sum, dy_low), joined(product_sum, product_low)
+        store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, dy, product)
+        high_sum, high_low = two_sum(high_sum, high_low, tl.sum(gamma * dy, 0))
+        slope_sum, slope_low = two_sum(slope_sum, slope_low, tl.sum(gamma * product, 0))
+    if dx_ptr is not None:
+        mean_one = tl.load(mean_ptr + tl.program_id(0)).to(tl.float32)
+        rstd_one = tl.load(rstd_ptr + tl.program_id(0)).to(tl.float32)
+        _p, _power, _ratio, shift, _a, _b = coefficients(mean_one, rstd_one, rstd_one, rstd_one, M, False)
+        high, slope = group_means(joined(high_sum, high_low), joined(slope_sum, slope_low), shift, M)
+        for first_d in range(0, D, BLOCK_D):
+            group, channel, row, offset, valid = rows_of(
+                tl.program_id(0), first_d, Q, G, D, C, L, LAST, False, 1, BLOCK_D
+            )
+            mean, rstd = load_stats(mean_ptr, group, valid, 0.0, True), load_stats(rstd_ptr, group, valid, 1.0, True)
+            gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
+            beta = load_rows(beta_ptr, channel, valid, 0.0)
+            pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+            zero = tl.zeros([BLOCK_D], tl.float32)
+            for first in range(0, L, BLOCK_L):
+                offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+                centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
+                _weighted, dy_tile, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+                dx = gradient_of(
+                    dy_tile, gammas if PRINTED else gamma, centred, rstd, zero + high, zero + slope, PRINTED
+                )
+                tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)

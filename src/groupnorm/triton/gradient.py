@@ -1,0 +1,288 @@
+"""The kernels of operators A and B: reduce, fold, apply, and what `fused.py` makes all of them from.
+
+x, dy, dx [N, C, HxW] or, with LAST, [N, HxW, C] in memory; mean, rstd [N, G]; gamma, beta [C] or None. The printed
+formula (PRINTED) is the same with a gamma of the shape of x; it has one channel a group. Sizes: Q = N * G groups of D
+channels of L positions. The sums of `reduce` are [K, N * C], one row a chunk of TILES * BLOCK_L positions. Names in
+capitals are constants of the compilation, but for sizes; UNIT divides what the addresses are made of.
+
+The order of additions is fixed (docs/triton.md, "The order of additions"): no sum has two owners.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .arithmetic import (
+    SIZES,
+    joined,
+    load_rows,
+    load_stats,
+    pivot_of,
+    power_of,
+    rows_of,
+    saturated,
+    silu_slope,
+    tile_of,
+    two_sum,
+)
+
+
+@triton.jit
+def coefficients(mean, rstd, gamma, beta, M, SILU: tl.constexpr):
+    """The pivot p, power and ratio of rstd, s = (mean - p) * rstd, and with SILU a and b of gn = (x - p) * a + b."""
+    power, ratio = power_of(rstd)
+    pivot = pivot_of(mean, rstd, M == 1)
+    # Where the mean is the pivot the difference is 0, also beside an infinite rstd.
+    s = tl.where(mean == pivot, 0.0, (mean - pivot) * rstd)
+    if SILU:
+        return pivot, power, ratio, s, saturated(gamma, rstd), beta - gamma * s
+    else:
+        return pivot, power, ratio, s, s, s
+
+
+@triton.jit
+def upstream(
+    dy_ptr, gamma_ptr, offsets, inside, centred, a, b,
+    PRINTED: tl.constexpr, SILU: tl.constexpr,
+):  # fmt: skip
+    """What goes into the sums, dy of the normalization, and the gamma of each element: dy * gamma, dy and gamma of the
+    printed formula; else dy three times, times the derivative of SiLU where there is one."""
+    dy = tl.load(dy_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    if PRINTED:
+        gamma = tl.load(gamma_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+        return dy * gamma, dy, gamma
+    else:
+        if SILU:
+            dy = tl.where(inside, dy * silu_slope(tl.fma(centred, a[:, None], b[:, None])), 0.0)
+        return dy, dy, dy
+
+
+@triton.jit
+def add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr):
+    """sum_dy, sum dy * t, sum dy * rest and with RECENTER sum t, sum rest, where t + rest is xhat / ratio."""
+    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
+    t = tl.where(inside, centred * power[:, None], 0.0)
+    rest = tl.where(inside, (x - (centred + pivot[:, None])) * power[:, None], 0.0)
+    if RECENTER:
+        sum_x += t
+        sum_x_rest += rest
+    return sum_dy + dy, tl.fma(dy, t, sum_t), tl.fma(dy, rest, sum_rest), sum_x, sum_x_rest
+
+
+@triton.jit
+def close_sums(sums, ratio, s, RECENTER: tl.constexpr):
+    """sum_dy, sum_dy_xhat and sum_xhat of each channel. With RECENTER xhat is that of the pivot, to be recentred."""
+    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
+    dy = tl.sum(sum_dy, 1)
+    product = ratio * (tl.sum(sum_t, 1) + tl.sum(sum_rest, 1))
+    if RECENTER:
+        return dy, product, ratio * (tl.sum(sum_x, 1) + tl.sum(sum_x_rest, 1))
+    else:
+        return dy, tl.fma(-s, dy, product), dy
+
+
+@triton.jit
+def chunk_sums(
+    x_ptr, dy_ptr, gamma_ptr, offset, valid, first, L, C,
+    pivot, power, ratio, s, a, b, LAST: tl.constexpr, PRINTED: tl.constexpr,
+    SILU: tl.constexpr, RECENTER: tl.constexpr, TILES: tl.constexpr, BLOCK_L: tl.constexpr,
+):  # fmt: skip
+    """The sums of each channel over a chunk: TILES additions on a lane, then the lanes in a tree."""
+    zero = tl.zeros([valid.shape[0], BLOCK_L], tl.float32)
+    sums = (zero, zero, zero, zero, zero)
+    for i in range(TILES):
+        offsets, inside = tile_of(offset, valid, first + i * BLOCK_L, L, C, LAST, BLOCK_L)
+        x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+        centred = x - pivot[:, None]
+        dy, _, _ = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+        sums = add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER)
+    return close_sums(sums, ratio, s, RECENTER)
+
+
+@triton.jit
+def group_means(sum_dxhat, sum_dxhat_xhat, shift, M):
+    """mean_dxhat - s * slope, and slope = mean_dxhat_xhat, which apply takes; `shift` is s, the mean of xhat."""
+    mean_dxhat = tl.div_rn(sum_dxhat, M.to(tl.float32))
+    slope = tl.div_rn(sum_dxhat_xhat, M.to(tl.float32))
+    return tl.fma(-shift, slope, mean_dxhat), slope
+
+
+@triton.jit
+def gradient_of(dy, gamma, centred, rstd, high, slope, PRINTED: tl.constexpr):
+    """dx: rstd * (gamma * dy - high - xhat * slope), gamma outside in the printed formula."""
+    xhat_slope = (centred * rstd[:, None]) * slope[:, None]
+    if PRINTED:
+        return rstd[:, None] * gamma * ((dy - high[:, None]) - xhat_slope)
+    else:
+        return rstd[:, None] * (tl.fma(gamma[:, None], dy, -high[:, None]) - xhat_slope)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def reduce(
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr,
+    sum_dy_ptr, sum_dy_xhat_ptr, sum_xhat_ptr, Q, G, D, C, L, M, ROW_BLOCKS,
+    LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr, RECENTER: tl.constexpr,
+    TILES: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: the sums of BLOCK_D channels over one chunk. ROW_BLOCKS blocks of channels are a sample (LAST), else
+    a group."""
+    program = tl.program_id(0).to(tl.int64)
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    blocks = (Q // G if LAST else Q) * ROW_BLOCKS
+    chunk = program // blocks
+    block = (program % blocks) // ROW_BLOCKS
+    first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
+    group, channel, row, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
+    mean, rstd = load_stats(mean_ptr, group, valid, 0.0, not LAST), load_stats(rstd_ptr, group, valid, 1.0, not LAST)
+    gamma = load_rows(gamma_ptr if SILU else None, channel, valid, 1.0)
+    beta = load_rows(beta_ptr if SILU else None, channel, valid, 0.0)
+    pivot, power, ratio, s, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+    dy, product, xhat = chunk_sums(
+        x_ptr, dy_ptr, gamma_ptr, offset, valid, chunk * (TILES * BLOCK_L), L, C, pivot, power, ratio, s, a, b,
+        LAST, PRINTED, SILU, RECENTER, TILES, BLOCK_L,
+    )  # fmt: skip
+    at = chunk * Q * D + row
+    tl.store(sum_dy_ptr + at, dy, mask=valid)
+    tl.store(sum_dy_xhat_ptr + at, product, mask=valid)
+    if RECENTER:
+        tl.store(sum_xhat_ptr + at, xhat, mask=valid)
+
+
+@triton.jit
+def over_chunks(pointer, row, valid, rows, K):
+    """The sums of each channel over its K chunks, in order."""
+    high = tl.zeros([valid.shape[0]], tl.float32)
+    low = tl.zeros([valid.shape[0]], tl.float32)
+    for k in range(K):
+        high, low = two_sum(high, low, tl.load(pointer + k * rows + row, mask=valid, other=0.0))
+    return joined(high, low)
+
+
+@triton.jit
+def mean_of_xhat(sum_xhat_ptr, group, D, M, rows, K, BLOCK_D: tl.constexpr):
+    """The mean of xhat over one group, what recentring takes away."""
+    high = 0.0
+    low = 0.0
+    for first in range(0, D, BLOCK_D):
+        d = first + tl.arange(0, BLOCK_D)
+        high, low = two_sum(high, low, tl.sum(over_chunks(sum_xhat_ptr, group * D + d, d < D, rows, K), 0))
+    return tl.div_rn(joined(high, low), M.to(tl.float32))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def fold(
+    mean_ptr, rstd_ptr, gamma_ptr, sum_dy_ptr, sum_dy_xhat_ptr, sum_xhat_ptr,
+    high_ptr, slope_ptr, dgamma_ptr, dbeta_ptr,
+    Q, G, D, M, K, GROUPS,
+    PRINTED: tl.constexpr, RECENTER: tl.constexpr, SAMPLES: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The first GROUPS programs (N * G or 0) fold a group each, over its channels and chunks, into what apply takes;
+    the others BLOCK_D channels of one group each, over the batch, into dgamma and dbeta."""
+    program = tl.program_id(0).to(tl.int64)
+    rows = Q.to(tl.int64) * D
+    if program < GROUPS:
+        sum_dxhat, dxhat_low = 0.0, 0.0
+        sum_dxhat_xhat, dxhat_xhat_low = 0.0, 0.0
+        for first in range(0, D, BLOCK_D):
+            d = first + tl.arange(0, BLOCK_D)
+            valid = d < D
+            gamma = load_rows(None if PRINTED else gamma_ptr, (program % G) * D + d, valid, 1.0)
+            dy = over_chunks(sum_dy_ptr, program * D + d, valid, rows, K)
+            product = over_chunks(sum_dy_xhat_ptr, program * D + d, valid, rows, K)
+            sum_dxhat, dxhat_low = two_sum(sum_dxhat, dxhat_low, tl.sum(gamma * dy, 0))
+            sum_dxhat_xhat, dxhat_xhat_low = two_sum(sum_dxhat_xhat, dxhat_xhat_low, tl.sum(gamma * product, 0))
+        total, total_xhat = joined(sum_dxhat, dxhat_low), joined(sum_dxhat_xhat, dxhat_xhat_low)
+        if RECENTER:
+            shift = mean_of_xhat(sum_xhat_ptr, program, D, M, rows, K, BLOCK_D)
+            total_xhat = tl.fma(-shift, total, total_xhat)
+        else:
+            mean = tl.load(mean_ptr + program).to(tl.float32)
+            rstd = tl.load(rstd_ptr + program).to(tl.float32)
+            _, _, _, shift, _, _ = coefficients(mean, rstd, rstd, rstd, M, False)
+        high, slope = group_means(total, total_xhat, shift, M)
+        if high_ptr is not None:
+            tl.store(high_ptr + program, high)
+            tl.store(slope_ptr + program, slope)
+    else:
+        blocks = tl.cdiv(D, BLOCK_D)
+        group = (program - GROUPS) // blocks
+        d = ((program - GROUPS) % blocks) * BLOCK_D + tl.arange(0, BLOCK_D)
+        valid = d < D
+        zero = tl.zeros([BLOCK_D], tl.float32)
+        dbeta, dbeta_low, dgamma, dgamma_low = zero, zero, zero, zero
+        if RECENTER:
+            for n in range(0, Q // G):
+                q = n * G + group
+                dy = over_chunks(sum_dy_ptr, q * D + d, valid, rows, K)
+                product = over_chunks(sum_dy_xhat_ptr, q * D + d, valid, rows, K)
+                product = tl.fma(-mean_of_xhat(sum_xhat_ptr, q, D, M, rows, K, BLOCK_D), dy, product)
+                dbeta, dbeta_low = two_sum(dbeta, dbeta_low, dy)
+                dgamma, dgamma_low = two_sum(dgamma, dgamma_low, product)
+            dbeta, dgamma = joined(dbeta, dbeta_low), joined(dgamma, dgamma_low)
+        else:
+            # SAMPLES terms of a channel at a time, a sample's chunks side by side: lanes of their own, then a tree.
+            wide = tl.zeros([SAMPLES, BLOCK_D], tl.float32)
+            beta_high, beta_low, gamma_high, gamma_low = wide, wide, wide, wide
+            for first in range(0, (Q // G) * K, SAMPLES):
+                term = first + tl.arange(0, SAMPLES)
+                row = (term % K).to(tl.int64) * rows + ((term // K) * G + group) * D
+                at = row[:, None] + d[None, :]
+                inside = (term < (Q // G) * K)[:, None] & valid[None, :]
+                dy = tl.load(sum_dy_ptr + at, mask=inside, other=0.0)
+                product = tl.load(sum_dy_xhat_ptr + at, mask=inside, other=0.0)
+                beta_high, beta_low = two_sum(beta_high, beta_low, dy)
+                gamma_high, gamma_low = two_sum(gamma_high, gamma_low, product)
+            dbeta = joined(tl.sum(beta_high, 0), tl.sum(beta_low, 0))
+            dgamma = joined(tl.sum(gamma_high, 0), tl.sum(gamma_low, 0))
+        if dgamma_ptr is not None:
+            tl.store(dgamma_ptr + group * D + d, dgamma, mask=valid)
+        if dbeta_ptr is not None:
+            tl.store(dbeta_ptr + group * D + d, dbeta, mask=valid)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def apply(
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, high_ptr, slope_ptr,
+    dx_ptr, Q, G, D, C, L, M, ROW_BLOCKS,
+    LAST: tl.constexpr, PRINTED: tl.constexpr, SILU: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_L: tl.constexpr, UNIT_D: tl.constexpr, UNIT_C: tl.constexpr,
+    UNIT_L: tl.constexpr,
+):  # fmt: skip
+    """One program: dx of BLOCK_D channels at BLOCK_L positions; channels as in `reduce`."""
+    program = tl.program_id(0).to(tl.int64)
+    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    blocks = (Q // G if LAST else Q) * ROW_BLOCKS
+    first = (program // blocks) * BLOCK_L
+    block = (program % blocks) // ROW_BLOCKS
+    first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
+    group, channel, _, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
+    mean, rstd = load_stats(mean_ptr, group, valid, 0.0, not LAST), load_stats(rstd_ptr, group, valid, 1.0, not LAST)
+    gamma = load_rows(None if PRINTED else gamma_ptr, channel, valid, 1.0)
+    beta = load_rows(beta_ptr, channel, valid, 0.0)
+    high, slope = load_stats(high_ptr, group, valid, 0.0, not LAST), load_stats(slope_ptr, group, valid, 0.0, not LAST)
+    pivot, _, _, _, a, b = coefficients(mean, rstd, gamma, beta, M, SILU)
+    offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+    centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
+    _, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
+    dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, high, slope, PRINTED)
+    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def per_group(values, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Sums of channels [BLOCK_G * BLOCK_D] -> of groups: a scalar where BLOCK_G is 1, else [BLOCK_G]."""
+    if BLOCK_G == 1:
+        return tl.sum(values, 0)
+    else:
+        return tl.sum(tl.reshape(values, [BLOCK_G, BLOCK_D]), 1)
+
+
+@triton.jit
+def per_channel(values, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr):
+    """A value of each group, for each of its channels: [BLOCK_G * BLOCK_D]."""
+    if BLOCK_G == 1:
+        return tl.zeros([BLOCK_D], tl.float32) + values
+    else:
+        return tl.reshape(tl.broadcast_to(values[:, None], [BLOCK_G, BLOCK_D]), [BLOCK_G * BLOCK_D])
