@@ -9,6 +9,7 @@ import groupnorm
 from .bench import bench
 from .cann_home import cann_home
 from .doctor import doctor
+from .golden import golden
 from .run import run
 
 
@@ -22,3 +23,4 @@ app.add_command(run)
 app.add_command(doctor)
 app.add_command(cann_home)
 app.add_command(bench)
+app.add_command(golden)
