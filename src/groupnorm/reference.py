@@ -45,7 +45,8 @@ def total(values: Float64, axis: int) -> Float64:
 def _mean(values: Float64) -> Float64:
     """[N, G, D, HxW] over a group: [N, G, 1, 1]."""
     m = values.shape[2] * values.shape[3]
-    return total(values.reshape(*values.shape[:2], m), 2)[:, :, None, None] / m
+    mean: Float64 = total(values.reshape(*values.shape[:2], m), 2)[:, :, None, None] / m
+    return mean
 
 
 def _grouped(array: Array, num_groups: int) -> Float64:

@@ -8,6 +8,7 @@ import groupnorm
 
 from .bench import bench
 from .cann_home import cann_home
+from .compare import compare
 from .doctor import doctor
 from .golden import golden
 from .run import run
@@ -24,3 +25,4 @@ app.add_command(doctor)
 app.add_command(cann_home)
 app.add_command(bench)
 app.add_command(golden)
+app.add_command(compare)
