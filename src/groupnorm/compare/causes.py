@@ -15,7 +15,7 @@ from ..reference import Float64
 from ..spec import Array, dtype_name
 from ..tolerance import ulp as ulp_of
 from . import scan
-from .source import Pair, open_tensor
+from .source import Pair, read_inputs
 
 _MOST = 1 << 22  # elements looked at: whole samples, the worst first
 _RUN = 32  # elements of an unwritten stretch: one block of 32 bytes of 16-bit data has 16
@@ -68,14 +68,7 @@ def _take(pair: Pair, rows: scan.Rows | None) -> _Part | None:
     got, golden = (side.read(low, high).reshape(count, *shape[1:]) for side in (pair.got, pair.golden))
     inputs: dict[str, Array] = {}
     if pair.case is not None:
-        for name in ("x", "dy", "gamma", "mean", "rstd"):
-            tensor = open_tensor(
-                "GOLDEN",
-                pair.case.folder / pair.case.arrays[name]["file"],
-                name=name,
-                dtype=pair.case.request.dtype_of(name),
-                shape=pair.case.request.shape_of(name),
-            )
+        for name, tensor in read_inputs(pair.case).items():
             if name in ("x", "dy") or (name == "gamma" and pair.case.request.op == PRINTED):
                 inputs[name] = tensor.read(low, high).reshape(count, *shape[1:])
             else:

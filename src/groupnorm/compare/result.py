@@ -16,7 +16,7 @@ from ..reference import Float64
 from ..spec import GroupNormGrads, dtype_name
 from . import causes, scan
 from . import standards as st
-from .source import Pair, open_tensor
+from .source import Pair, read_inputs
 
 _WORST_SHOWN = 20
 _LARGEST_BOUND = 1 << 24  # elements whose float64 arrays are held at once
@@ -78,7 +78,7 @@ def _figures(t: scan.Totals, dtype: str, bound: tuple[int, float] | None) -> st.
     s, m = t.sums.get, t.maxima.get
     return st.Figures(
         dtype=dtype,
-        count=t.count,
+        elements=t.count,
         community_bad=int(s("community_bad", 0)),
         community_over_cap=int(s("over_cap", 0)),
         max_abs=m("absolute", 0.0),
@@ -129,28 +129,18 @@ def _worst(pair: Pair, totals: scan.Totals) -> list[dict[str, Any]]:
 def _bound(pair: Pair) -> tuple[int, float]:
     """Elements outside the derived bound of tolerance.py around the float64 truth, and the largest share of it."""
     assert pair.case is not None
-    inputs = {
-        name: open_tensor(
-            "GOLDEN",
-            pair.case.folder / pair.case.arrays[name]["file"],
-            name=name,
-            dtype=pair.case.request.dtype_of(name),
-            shape=pair.case.request.shape_of(name),
-        ).whole()
-        for name in ("x", "dy", "gamma", "mean", "rstd")
-    }
+    inputs = {name: tensor.whole() for name, tensor in read_inputs(pair.case).items()}
     if inputs["x"].size > _LARGEST_BOUND:
         raise ValueError(f"--standard: groupnorm with {inputs['x'].size} elements; accepted: at most {_LARGEST_BOUND}")
     got = scan.to_float64(pair.got.whole())
     with np.errstate(all="ignore"):
         if pair.case.request.op == PRINTED:
             truth = reference.group_normalization_grad(**inputs)
-            bound = tolerance.printed_bound(*(inputs[n] for n in ("x", "dy", "gamma", "mean", "rstd")), truth)
+            bound = tolerance.printed_bound(**inputs, reference=truth)
         else:
-            arguments = tuple(inputs[n] for n in ("dy", "x", "mean", "rstd", "gamma"))
-            grads: GroupNormGrads[Float64] = reference.group_norm_backward(*arguments)
+            grads: GroupNormGrads[Float64] = reference.group_norm_backward(**inputs)
             truth = getattr(grads, pair.output)
-            bound = getattr(tolerance.backward_bounds(*arguments, grads), pair.output)
+            bound = getattr(tolerance.backward_bounds(**inputs, reference=grads), pair.output)
         rounded = tolerance.round_to(truth, pair.golden.dtype)
         # What overflows or is not a number has to be so on both sides; it has no distance.
         odd = ~np.isfinite(rounded)

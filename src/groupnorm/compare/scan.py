@@ -205,22 +205,26 @@ def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[Float
         product=float(np.dot(a, g)),
         absolute=float(finite.sum()),
         square=float(np.dot(finite, finite)),
-        community_bad=np.count_nonzero(bad),
-        per_mille_bad=np.count_nonzero(error > st.PER_MILLE[dtype] * size),
+        community_bad=_count(bad),
+        per_mille_bad=_count(error > st.PER_MILLE[dtype] * size),
     )
     relative = error / (size + st.MERE_EPS)
     totals.add(mere=relative.sum())
     nonzero = size > np.finfo(float).eps
     vendor = np.where(nonzero, error / size, 0)
-    totals.add(relative=vendor.sum(), nonzero=np.count_nonzero(nonzero))
+    totals.add(relative=vendor.sum(), nonzero=_count(nonzero))
     totals.top(absolute=biggest, mare=relative.max(), relative=vendor.max(), ulp=ulp.max())
     if biggest > cap:
-        totals.add(over_cap=np.count_nonzero((error > cap) & (ulp > st.COMMUNITY_ULP)))
+        totals.add(over_cap=_count((error > cap) & (ulp > st.COMMUNITY_ULP)))
     _msopst(totals, a, size, error)
     bins = np.frexp(np.minimum(ulp, 2.0**63))[1]
     totals.histogram += np.bincount(np.where(np.isinf(ulp), BINS - 1, bins), minlength=BINS)
     _keep_worst(totals, a, g, error / tolerance, start)
     return error, bad
+
+
+def _count(mask: Any) -> int:
+    return int(np.count_nonzero(mask))
 
 
 def _settle(totals: Totals, a: Float64, g: Float64, error: Float64, ulp: Float64) -> tuple[Float64, ...]:
@@ -246,7 +250,7 @@ def _msopst(totals: Totals, a: Float64, size: Float64, error: Float64) -> None:
     difference = np.where(
         error < st.MSOPST_DIFF, error, error / (np.maximum(np.maximum(np.abs(a), size), floor) + 1e-9)
     )
-    totals.add(msopst_bad=np.count_nonzero(difference > st.MSOPST_DIFF))
+    totals.add(msopst_bad=_count(difference > st.MSOPST_DIFF))
     totals.top(msopst=difference.max())
 
 

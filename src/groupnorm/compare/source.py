@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files import DTYPES
-from ..golden.request import OUTPUTS
+from ..golden.request import INPUTS, OUTPUTS
 from ..golden.store import Layout, Stored, file_names, read_manifest
 from ..spec import DTYPE_NAMES, Array
 
@@ -188,14 +188,14 @@ def _by_manifest(got: Path, manifest: Path) -> list[Pair]:
     for case in stored:
         for output in OUTPUTS[case.request.op]:
             path = _find_output(got, case, output, single=len(stored) == 1)
-            asked = {"dtype": case.request.dtype_of(output), "shape": case.request.shape_of(output)}
+            dtype, shape = case.request.dtype_of(output), case.request.shape_of(output)
             tensors = []
             for side, file in (("GOT", path), ("GOLDEN", case.folder / case.arrays[output]["file"])):
-                tensor = open_tensor(side, file, name=output, **asked)
-                if tensor.shape != asked["shape"] and tensor.size == math.prod(asked["shape"]):
-                    tensor = tensor._replace(shape=asked["shape"])  # [N, C, *] or flat for [N, G, D, *]
-                if tensor.shape != asked["shape"]:
-                    raise ValueError(f"{side}: {file} has shape {tensor.shape}; accepted: {asked['shape']}")
+                tensor = open_tensor(side, file, name=output, dtype=dtype, shape=shape)
+                if tensor.size == math.prod(shape):
+                    tensor = tensor._replace(shape=shape)  # [N, C, *] or flat for [N, G, D, *]
+                if tensor.shape != shape:
+                    raise ValueError(f"{side}: {file} has shape {tensor.shape}; accepted: {shape}")
                 tensors.append(tensor)
             name = case.request.name if output == "dx" else f"{case.request.name}:{output}"
             pairs.append(_checked(Pair(name, tensors[0], tensors[1], case, output)))
@@ -210,7 +210,7 @@ def _find_output(got: Path, case: Stored, output: str, *, single: bool) -> Path:
         raise ValueError(f"GOT: {got} is a file, GOLDEN a manifest of several outputs; accepted: a folder")
     name = case.request.name
     device = file_names(case.request, Layout("bin", "unit-test"))[output].replace("golden", "output", 1)
-    plain = [case.arrays[output]["file"], device, *(f"{output}{s}" for s in (".npy", ".bin")), f"{name}.npz"]
+    plain: list[str] = [case.arrays[output]["file"], device, *(f"{output}{s}" for s in (".npy", ".bin")), f"{name}.npz"]
     places = [got / name / file for file in plain]
     if output == "dx":
         places += [got / f"{name}{suffix}" for suffix in (".npy", ".bin")]
@@ -221,3 +221,18 @@ def _find_output(got: Path, case: Stored, output: str, *, single: bool) -> Path:
         if place.is_file():
             return place
     raise ValueError(f"GOT: no output {output} of case {name} in {got}; accepted: such as {places[0]}")
+
+
+def read_inputs(case: Stored, names: tuple[str, ...] = INPUTS) -> dict[str, Tensor]:
+    """The inputs of a case, not read yet."""
+    request = case.request
+    return {
+        name: open_tensor(
+            "GOLDEN",
+            case.folder / case.arrays[name]["file"],
+            name=name,
+            dtype=request.dtype_of(name),
+            shape=request.shape_of(name),
+        )
+        for name in names
+    }
