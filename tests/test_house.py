@@ -21,7 +21,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "groupnorm"
 
 # Imports go one way, from the first to the last.
-ROOMS = ["machine", "_core", "spec", "reference", "cases", "tolerance", "arrays", "threads", "memory", "numpy", "gap"]
+ROOMS = [
+    "machine",
+    "_core",
+    "spec",
+    "files",
+    "reference",
+    "cases",
+    "tolerance",
+    "arrays",
+    "threads",
+    "memory",
+    "numpy",
+    "gap",
+]
 
 
 def _python(code, **environment):

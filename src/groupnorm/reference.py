@@ -1,7 +1,8 @@
 """The operators in float64 NumPy: reduce, fold, apply. The truth that everything else is measured against.
 
 Inputs are taken as they are, rounded to their dtype already; results are float64. docs/math.md derives
-the formulas.
+the formulas. Without an activation the bits are the same on every machine: each operation is one that IEEE 754
+rounds, in an order of our own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,31 @@ def to_float64(array: Array) -> Float64:
     if array.dtype == np.dtype("V2"):  # bfloat16 read back from a file
         return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return array.astype(np.float64)
+
+
+def total(values: Float64, axis: int) -> Float64:
+    """The sum over one axis, halved again and again: the same additions with every NumPy and on every CPU.
+
+    Off by at most ceil(log2(n)) roundings of the partial sums.
+    """
+    left = np.moveaxis(values, axis, -1)
+    if left.shape[-1] == 0:
+        return np.zeros(left.shape[:-1])
+    while (n := left.shape[-1]) > 1:
+        half = n // 2
+        halved = left[..., :half] + left[..., half : 2 * half]
+        if n % 2:
+            halved[..., 0] += left[..., -1]
+        left = halved
+    summed: Float64 = left[..., 0]
+    return summed
+
+
+def _mean(values: Float64) -> Float64:
+    """[N, G, D, HxW] over a group: [N, G, 1, 1]."""
+    m = values.shape[2] * values.shape[3]
+    mean: Float64 = total(values.reshape(*values.shape[:2], m), 2)[:, :, None, None] / m
+    return mean
 
 
 def _grouped(array: Array, num_groups: int) -> Float64:
@@ -43,12 +69,12 @@ def _stats(stats: Array) -> Float64:
 
 def reduce(dy: Float64, xhat: Float64) -> tuple[Float64, Float64]:
     """sum_dy and sum_dy_xhat [N, G, D, 1]: over the positions of a channel."""
-    return dy.sum(3, keepdims=True), (dy * xhat).sum(3, keepdims=True)
+    return total(dy, 3)[..., None], total(dy * xhat, 3)[..., None]
 
 
 def fold(sums: Float64, gamma: Float64, m: int) -> Any:
     """The mean over a group of what `reduce` summed, weighted by gamma: [N, G, 1, 1]."""
-    return (gamma * sums).sum(2, keepdims=True) / m
+    return total(gamma * sums, 2)[:, :, None] / m
 
 
 def apply(dy: Float64, xhat: Float64, gamma: Float64, rstd: Float64, mean_dxhat: Float64, slope: Float64) -> Any:
@@ -99,10 +125,10 @@ def group_norm_backward(
     if activation == "swish":
         d = d * swish_slope(gamma_ * xhat + _affine(beta, c, num_groups, 0.0), swish_scale)
     if recenter:
-        xhat = xhat - xhat.mean((2, 3), keepdims=True)
+        xhat = xhat - _mean(xhat)
     sum_dy, sum_dy_xhat = reduce(d, xhat)
     dx = apply(d, xhat, gamma_, rstd_, fold(sum_dy, gamma_, m), fold(sum_dy_xhat, gamma_, m))
-    return GroupNormGrads(dx.reshape(x.shape), sum_dy_xhat.sum(0).reshape(c), sum_dy.sum(0).reshape(c))
+    return GroupNormGrads(dx.reshape(x.shape), total(sum_dy_xhat, 0).reshape(c), total(sum_dy, 0).reshape(c))
 
 
 def group_normalization_grad(x: Array, dy: Array, gamma: Array, mean: Array, rstd: Array) -> Float64:
@@ -113,8 +139,8 @@ def group_normalization_grad(x: Array, dy: Array, gamma: Array, mean: Array, rst
         return np.zeros(x.shape)
     rstd_ = to_float64(rstd)[:, :, None]
     xhat = (x_ - to_float64(mean)[:, :, None]) * rstd_
-    s1 = (dy_ * gamma_).sum(2, keepdims=True)
-    s2 = (dy_ * gamma_ * xhat).sum(2, keepdims=True)
+    s1 = total(dy_ * gamma_, 2)[..., None]
+    s2 = total(dy_ * gamma_ * xhat, 2)[..., None]
     dx: Float64 = rstd_ * gamma_ * (dy_ - s1 / m - xhat * (s2 / m))
     return dx.reshape(x.shape)
 
@@ -135,12 +161,12 @@ def group_norm(
     if x_[:1].size == 0 or n == 0:
         rstd_empty = np.full((n, num_groups), 1 / np.sqrt(eps) if eps > 0 else np.inf)
         return GroupNormOutputs(np.zeros(x.shape), np.zeros((n, num_groups)), rstd_empty)
-    mean = x_.mean((2, 3), keepdims=True)
+    mean = _mean(x_)
     centred = x_ - mean
-    rest = centred.mean((2, 3), keepdims=True)  # what the rounding of the mean left over
+    rest = _mean(centred)  # what the rounding of the mean left over
     centred -= rest
     mean += rest
-    rstd = 1 / np.sqrt((centred**2).mean((2, 3), keepdims=True) + eps)
+    rstd = 1 / np.sqrt(_mean(centred**2) + eps)
     y = centred * rstd * _affine(gamma, c, num_groups, 1.0) + _affine(beta, c, num_groups, 0.0)
     if activation == "swish":
         y = swish(y, swish_scale)

@@ -48,8 +48,8 @@ CONTRACT_SWISH = {"dx": 8e-7, "dgamma": 1e-6, "dbeta": 5e-7}
 CONTRACT_ROUNDED_SHARE = 0.999
 
 _SIGNIFICAND_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
-_SMALLEST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-_LARGEST_EXPONENT = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}
+SMALLEST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+LARGEST_EXPONENT = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}
 
 Float64 = npt.NDArray[np.float64]
 
@@ -72,7 +72,7 @@ def ulp(values: Float64, dtype: np.dtype[Any]) -> Float64:
     name = dtype_name(dtype)
     _, exponent = np.frexp(np.abs(values))
     spacing: Float64 = np.ldexp(1.0, exponent - _SIGNIFICAND_BITS[name])
-    return np.maximum(spacing, _SMALLEST[name])
+    return np.maximum(spacing, SMALLEST[name])
 
 
 def round_to(values: Float64, dtype: np.dtype[Any]) -> Float64:
@@ -81,7 +81,7 @@ def round_to(values: Float64, dtype: np.dtype[Any]) -> Float64:
     spacing = ulp(values, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         rounded: Float64 = np.where(np.isfinite(values), np.rint(values / spacing) * spacing, values)
-    limit = math.ldexp(2.0 - 2.0 * unit_roundoff(dtype), _LARGEST_EXPONENT[name])
+    limit = math.ldexp(2.0 - 2.0 * unit_roundoff(dtype), LARGEST_EXPONENT[name])
     return np.where(np.abs(rounded) > limit, np.copysign(np.inf, rounded), rounded)
 
 
@@ -128,10 +128,10 @@ def backward_bounds(
     )
     result_u = unit_roundoff(x.dtype)
     dx = np.abs(rstd_) * inner + 2 * u * np.abs(reference.dx).reshape(inner.shape)
-    dx = dx.reshape(x.shape) + result_u * np.abs(reference.dx) + _SMALLEST[dtype_name(x.dtype)]
+    dx = dx.reshape(x.shape) + result_u * np.abs(reference.dx) + SMALLEST[dtype_name(x.dtype)]
 
     parameter = mean.dtype if gamma is None else gamma.dtype
-    parameter_u, smallest = unit_roundoff(parameter), _SMALLEST[dtype_name(parameter)]
+    parameter_u, smallest = unit_roundoff(parameter), SMALLEST[dtype_name(parameter)]
     absolute = np.abs(d).sum((0, 3)).reshape(c)
     weighted = np.abs(d * xhat).sum((0, 3)).reshape(c)
     dgamma = roundings * (weighted + shift * absolute) + parameter_u * np.abs(reference.dgamma) + smallest
@@ -205,5 +205,5 @@ def printed_bound(x: Array, dy: Array, gamma: Array, mean: Array, rstd: Array, r
     bound: Float64 = np.abs(rstd_ * gamma_) * inner
     magnitude = np.abs(reference)
     return (
-        bound.reshape(x.shape) + 3 * u * magnitude + unit_roundoff(x.dtype) * magnitude + _SMALLEST[dtype_name(x.dtype)]
+        bound.reshape(x.shape) + 3 * u * magnitude + unit_roundoff(x.dtype) * magnitude + SMALLEST[dtype_name(x.dtype)]
     )

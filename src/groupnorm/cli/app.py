@@ -8,7 +8,9 @@ import groupnorm
 
 from .bench import bench
 from .cann_home import cann_home
+from .compare import compare
 from .doctor import doctor
+from .golden import golden
 from .run import run
 from .triton_compile import triton_compile
 
@@ -24,3 +26,5 @@ app.add_command(doctor)
 app.add_command(cann_home)
 app.add_command(bench)
 app.add_command(triton_compile)
+app.add_command(golden)
+app.add_command(compare)

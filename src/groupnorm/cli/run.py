@@ -15,9 +15,9 @@ from rich.text import Text
 
 import groupnorm
 
-from .. import _core, spec
+from .. import _core, files, spec
 from ..spec import Array
-from . import files
+from .options import parse_shape
 
 NAMES = ("x", "dy", "gamma", "mean", "rstd")
 PRINTED = "group_normalization_grad"
@@ -37,18 +37,6 @@ class Request(NamedTuple):
     num_groups: int | None
 
 
-def _parse_shape(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    try:
-        shape = tuple(int(part) for part in value.replace("x", ",").split(","))
-    except ValueError:
-        shape = (-1,)
-    if min(shape) < 0:
-        raise click.BadParameter(f"{value!r}; accepted: sizes such as 2,8,4,6 or 2x8x4x6")
-    return shape
-
-
 @click.command()
 @click.argument("archive", metavar="[FILE.npz]", type=_IN, required=False)
 @click.option("--x", type=_IN, help="Input, [N, G, *] for the printed formula, [N, C, *] for the gradient.")
@@ -58,7 +46,7 @@ def _parse_shape(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--rstd", type=_IN, help="1 / sqrt(variance + eps) of each group, [N, G].")
 @click.option("--op", type=click.Choice([PRINTED, TRUE]), default=PRINTED, show_default=True)
 @click.option("--dtype", type=click.Choice(list(files.DTYPES)), help="Of .bin files; bfloat16 also for uint16 arrays.")
-@click.option("--shape", callback=_parse_shape, help="Of x in a .bin file, e.g. 2,8,4,6.")
+@click.option("--shape", callback=parse_shape, help="Of x in a .bin file, e.g. 2,8,4,6.")
 @click.option("--num-groups", type=click.IntRange(1), help="Groups of x [N, C, *]; also makes missing mean and rstd.")
 @click.option("--eps", type=float, default=DEFAULT_EPS, show_default=True, help="For statistics made from x.")
 @click.option("--recenter", is_flag=True, help="The gradient: also subtract the mean of xhat.")

@@ -16,7 +16,7 @@ from typing import IO
 import ml_dtypes
 import numpy as np
 
-from ..spec import DTYPE_NAMES, Array
+from .spec import DTYPE_NAMES, Array
 
 SUFFIXES = (".npy", ".npz", ".bin")
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -79,17 +79,17 @@ def as_dtype(name: str, array: Array, dtype: np.dtype[np.generic] | None) -> Arr
     return array.view(_BFLOAT16) if array.dtype == np.dtype("V2") else array
 
 
-def _storable(array: Array) -> Array:
+def stored(array: Array) -> Array:
     return np.ascontiguousarray(array).view(np.uint16) if array.dtype == _BFLOAT16 else array
 
 
-def _write(file: IO[bytes], suffix: str, arrays: Mapping[str, Array]) -> None:
+def write(file: IO[bytes], suffix: str, arrays: Mapping[str, Array]) -> None:
     if suffix == ".npz":
-        np.savez(file, **{n: _storable(a) for n, a in arrays.items()})  # type: ignore[arg-type]  # the stub takes them for allow_pickle
+        np.savez(file, **{n: stored(a) for n, a in arrays.items()})  # type: ignore[arg-type]  # the stub takes them for allow_pickle
         return
     (array,) = arrays.values()
     if suffix == ".npy":
-        np.save(file, _storable(array), allow_pickle=False)
+        np.save(file, stored(array), allow_pickle=False)
     else:
         file.write(np.ascontiguousarray(array).tobytes())
 
@@ -103,7 +103,7 @@ def write_all(files: Mapping[Path, Mapping[str, Array]]) -> None:
         for path, arrays in files.items():
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".groupnorm-", delete=False) as file:
                 finished.append((file.name, path))
-                _write(file, path.suffix, arrays)
+                write(file, path.suffix, arrays)
             os.chmod(file.name, 0o666 & ~umask)
         while finished:
             os.replace(*finished[0])
@@ -112,3 +112,21 @@ def write_all(files: Mapping[Path, Mapping[str, Array]]) -> None:
         for temporary, _ in finished:
             with contextlib.suppress(FileNotFoundError):  # renamed, and then interrupted
                 os.unlink(temporary)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, under its name only when all of it is written."""
+    umask = os.umask(0)
+    os.umask(umask)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=".groupnorm-", delete=False, encoding="utf-8"
+    ) as file:
+        try:
+            file.write(text)
+            file.close()
+            os.chmod(file.name, 0o666 & ~umask)
+            os.replace(file.name, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file.name)
+            raise

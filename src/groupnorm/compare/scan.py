@@ -1,0 +1,314 @@
+"""One pass over both sides in blocks: every sum, count and extreme that metrics and standards need.
+
+Values are exact, errors off by a rounding of float32 for 16-bit data and of float64 otherwise. Where got and golden are
+the same infinity, or both NaN, they agree; where only one of them is finite, or both differ, the error is infinite, and
+the element is left out of sums of squares.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..reference import Float64
+from ..spec import Array, dtype_name
+from . import standards as st
+from .source import Tensor
+
+PIECE = 1 << 20  # elements read at a time
+BLOCK = 1 << 16  # elements worked on at a time: the arrays of a block fit a core's cache
+WORST = 64
+BINS = 66  # of the ulp histogram: 0, 1, 2-3, 4-7, ..., and the last for what is not finite
+_MAX_ROWS = 1 << 22
+_UINT = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+_INT = {2: np.int16, 4: np.int32, 8: np.int64}
+
+
+@dataclass
+class Totals:
+    """Sums over a piece or over everything; `merge` adds the next piece."""
+
+    count: int = 0
+    differing: int = 0
+    nonfinite: int = 0  # elements where the two sides are not finite in the same way
+    got_nonfinite: int = 0
+    golden_nonfinite: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+    histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    worst: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, **sums: float) -> None:
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+
+    def top(self, **maxima: float) -> None:
+        for name, value in maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, 0.0), float(value))
+
+    def merge(self, other: Totals) -> None:
+        for name in ("count", "differing", "nonfinite", "got_nonfinite", "golden_nonfinite"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.add(**other.sums)
+        self.top(**other.maxima)
+        self.histogram += other.histogram
+        self.worst = heapq.nlargest(WORST, self.worst + other.worst)
+
+
+@dataclass
+class Rows:
+    """Error of each row (n, c): the largest and the sum of |error|, and elements outside the community tolerance."""
+
+    length: int
+    largest: Float64
+    total: Float64
+    bad: npt.NDArray[np.int64]
+
+
+def ordinals(array: Array) -> npt.NDArray[Any]:
+    """Whole numbers in the order of the values: neighbours differ by 1, and both zeros are 0."""
+    size = array.dtype.itemsize
+    signed: npt.NDArray[Any] = array.view(_INT[size]).astype(np.int32 if size == 2 else np.int64)
+    size_part = signed & ((1 << (8 * size - 1)) - 1)
+    flipped: npt.NDArray[Any] = np.where(signed < 0, -size_part, size_part)
+    return flipped
+
+
+def to_float64(array: Array) -> Float64:
+    """Exactly."""
+    return _widened(array, np.float64)
+
+
+def _widened(array: Array, work: Any) -> npt.NDArray[Any]:
+    """Exactly; bfloat16 by shifting bits, which is faster than its own conversion."""
+    if dtype_name(array.dtype) == "bfloat16":
+        wide = array.view(np.uint16).astype(np.uint32)
+        wide <<= 16
+        found: npt.NDArray[Any] = wide.view(np.float32).astype(work, copy=False)
+        return found
+    return array.astype(work, copy=False)
+
+
+def scan(got: Tensor, golden: Tensor, threads: int | None = None) -> tuple[Totals, Rows | None]:
+    """Everything that the standards and metrics ask for; rows where the shape has [N, C] of a sensible number.
+
+    Pieces are the same for any number of threads and are merged in order, so the figures do not depend on it.
+    """
+    rows = _rows_of(golden.shape)
+    short = rows is not None and rows.length < BLOCK
+    step = PIECE // rows.length * rows.length if rows is not None and short else PIECE
+    starts = range(0, golden.size, step)
+    totals = Totals()
+    workers = threads or min(8, len(os.sched_getaffinity(0)))
+
+    def one(start: int) -> tuple[int, Totals, list[tuple[int, int, Float64, Float64, Any]]]:
+        stop = min(start + step, golden.size)
+        return start, *_piece(got.read(start, stop), golden.read(start, stop), start, rows)
+
+    with np.errstate(all="ignore"), ThreadPoolExecutor(workers) as pool:
+        # A window of pieces: one that waits to be merged holds figures, not data.
+        for _start, piece, parts in pool.map(_quiet(one), starts):
+            totals.merge(piece)
+            if rows is not None:
+                for first, last, largest, total, bad in parts:
+                    np.maximum(rows.largest[first:last], largest, out=rows.largest[first:last])
+                    rows.total[first:last] += total
+                    rows.bad[first:last] += bad
+    return totals, rows
+
+
+def _quiet(call: Any) -> Any:
+    """The floating-point warnings of NumPy are a setting of each thread."""
+
+    def quiet(start: int) -> Any:
+        with np.errstate(all="ignore"):
+            return call(start)
+
+    return quiet
+
+
+def _rows_of(shape: tuple[int, ...]) -> Rows | None:
+    if len(shape) < 2 or shape[0] * shape[1] > _MAX_ROWS:
+        return None
+    count = shape[0] * shape[1]
+    return Rows(math.prod(shape[2:]), np.zeros(count), np.zeros(count), np.zeros(count, np.int64))
+
+
+def _piece(got: Array, golden: Array, start: int, rows: Rows | None) -> tuple[Totals, list[Any]]:
+    totals, parts = Totals(), []
+    block = BLOCK
+    if rows is not None and rows.length < BLOCK:
+        block = BLOCK // rows.length * rows.length
+    for low in range(0, golden.size, block):
+        a, g = got[low : low + block], golden[low : low + block]
+        error, bad = _block(totals, a, g, start + low)
+        if rows is None:
+            continue
+        first = (start + low) // rows.length
+        if error is None:
+            continue
+        if rows.length < BLOCK:
+            shaped = error.reshape(-1, rows.length)
+            parts.append(
+                (
+                    first,
+                    first + len(shaped),
+                    shaped.max(1),
+                    np.where(np.isfinite(shaped), shaped, 0).sum(1),
+                    bad.reshape(shaped.shape).sum(1),
+                )
+            )
+        else:
+            _split_rows(parts, error, bad, start + low, rows.length)
+    return totals, parts
+
+
+def _split_rows(parts: list[Any], error: Float64, bad: Any, start: int, length: int) -> None:
+    """A block of long rows: where it crosses from one to the next."""
+    low = 0
+    while low < error.size:
+        row = (start + low) // length
+        high = min(error.size, (row + 1) * length - start)
+        part = error[low:high]
+        finite = np.where(np.isfinite(part), part, 0)
+        parts.append((row, row + 1, part.max(), finite.sum(), np.count_nonzero(bad[low:high])))
+        low = high
+
+
+def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[npt.NDArray[Any] | None, Any]:
+    """Adds a block; its |error| and what is outside the community tolerance, or None where all bits agree.
+
+    Only elements whose bits differ are looked at more closely. 16-bit data is worked on in float32, twice as fast,
+    unless squares leave its range. Sums over a block are pairwise; BLAS would start threads of its own.
+    """
+    totals.count += golden.size
+    uint = _UINT[golden.dtype.itemsize]
+    differ = np.flatnonzero(got.view(uint) != golden.view(uint))
+    for work in (np.float32, np.float64) if golden.dtype.itemsize == 2 else (np.float64,):
+        g = _widened(golden, work)
+        square = float((g * g).sum())
+        if math.isfinite(square) and square > 1e-20 * g.size:
+            break
+    if not math.isfinite(square):
+        odd = ~np.isfinite(g)
+        square = float(np.square(np.where(odd, 0, g)).sum())
+        totals.golden_nonfinite += _count(odd)
+        totals.got_nonfinite += _count(odd) - _count(odd[differ])  # the same bits on both sides
+    totals.differing += differ.size
+    totals.histogram[0] += g.size - differ.size
+    totals.add(golden_square=square, got_square=square, product=square)
+    if differ.size == 0:
+        return None, None
+    few = got[differ]
+    g = g[differ]
+    a = _widened(few, work)
+    ulp: npt.NDArray[Any] = np.abs(ordinals(few) - ordinals(golden[differ]))
+    error = np.abs(a - g)
+    if not np.isfinite(error).all():
+        a, g, error, ulp = _settle(totals, a, g, error, ulp)
+    ratio = _add_block(totals, dtype_name(golden.dtype), a, g, error, ulp)
+    _keep_worst(totals, ratio, differ + start)
+    every, bad = np.zeros(golden.size, error.dtype), np.zeros(golden.size, bool)
+    every[differ], bad[differ] = error, ratio > 1
+    return every, bad
+
+
+def _add_block(
+    totals: Totals,
+    dtype: str,
+    a: npt.NDArray[Any],
+    g: npt.NDArray[Any],
+    error: npt.NDArray[Any],
+    ulp: npt.NDArray[Any],
+) -> npt.NDArray[Any]:
+    """Adds the elements that differ; |error| as a share of the community tolerance."""
+    size = np.abs(g)
+    finite = error[np.isfinite(error)] if totals.nonfinite else error
+    atol, rtol, cap = st.COMMUNITY[dtype]
+    ratio: npt.NDArray[Any] = error / (atol + rtol * size)
+    biggest = float(error.max())
+    totals.add(
+        got_square=float(((a - g) * (a + g)).sum()),
+        product=float(((a - g) * g).sum()),
+        absolute=float(finite.sum()),
+        square=float((finite * finite).sum()),
+        community_bad=_count(ratio > 1),
+        per_mille_bad=_count(error > st.PER_MILLE[dtype] * size),
+    )
+    relative = error / (size + a.dtype.type(st.MERE_EPS))
+    # Where golden is as good as 0, msaccucmp leaves the element out.
+    vendor = error / np.where(size > np.finfo(float).eps, size, np.inf)
+    vendor[np.isnan(vendor)] = 0
+    totals.add(mere=float(relative.sum()), relative=float(vendor.sum()))
+    totals.top(absolute=biggest, mare=relative.max(), relative=vendor.max(), ulp=ulp.max())
+    if biggest > cap:
+        totals.add(over_cap=_count((error > cap) & (ulp > st.COMMUNITY_ULP)))
+    _msopst(totals, a, size, error)
+    _add_histogram(totals, ulp)
+    return ratio
+
+
+def _add_histogram(totals: Totals, ulp: npt.NDArray[Any]) -> None:
+    """Counts by powers of two: one comparison for each that occurs, most often two or three."""
+    above, bound = ulp.size, 1
+    for i in range(BINS - 1):
+        here = _count(ulp >= bound) if i < BINS - 2 else _count(np.isinf(ulp))
+        totals.histogram[i] += above - here
+        above, bound = here, bound * 2
+        if above == 0:
+            return
+        if bound > 2**62:
+            infinite = _count(np.isinf(ulp))
+            totals.histogram[i + 1] += above - infinite
+            above = infinite
+            break
+    totals.histogram[BINS - 1] += above
+
+
+def _count(mask: Any) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def _settle(totals: Totals, a: Array, g: Array, error: Array, ulp: Array) -> tuple[Array, ...]:
+    """What is not finite: agreeing elements have no error, others an infinite one; neither is in sums of squares."""
+    a_bad, g_bad = ~np.isfinite(a), ~np.isfinite(g)
+    same = (np.isnan(a) & np.isnan(g)) | (a == g)
+    wrong = (a_bad | g_bad) & ~same
+    totals.nonfinite += int(np.count_nonzero(wrong))
+    totals.got_nonfinite += int(np.count_nonzero(a_bad))
+    either = a_bad | g_bad
+    error = np.where(wrong, np.inf, np.where(same, 0, error))
+    ulp = np.where(wrong, np.inf, np.where(same, 0, ulp))
+    return np.where(either, 0, a), np.where(either, 0, g), error, ulp
+
+
+def _msopst(totals: Totals, a: Array, size: Array, error: Array) -> None:
+    """Absolute below the threshold, relative to the larger side above it, as result_comparer.py has it."""
+    if float(error.max()) < st.MSOPST_DIFF:
+        totals.top(msopst=float(error.max()))
+        return
+    floor = 2.0**-14 / st.MSOPST_DIFF
+    difference = np.where(
+        error < st.MSOPST_DIFF, error, error / (np.maximum(np.maximum(np.abs(a), size), floor) + 1e-9)
+    )
+    totals.add(msopst_bad=_count(difference > st.MSOPST_DIFF))
+    totals.top(msopst=difference.max())
+
+
+def _keep_worst(totals: Totals, ratio: npt.NDArray[Any], places: npt.NDArray[Any]) -> None:
+    """The elements that are furthest outside the community tolerance."""
+    least = totals.worst[-1][0] if len(totals.worst) >= WORST else 0.0
+    if float(ratio.max()) <= least:
+        return
+    candidates = np.flatnonzero(ratio > least)
+    if candidates.size > WORST:
+        candidates = candidates[np.argpartition(ratio[candidates], -WORST)[-WORST:]]
+    found = [(float(ratio[i]), int(places[i])) for i in candidates]
+    totals.worst = heapq.nlargest(WORST, totals.worst + found)
