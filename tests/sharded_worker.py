@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import groupnorm.torch as gt
 
@@ -126,7 +126,7 @@ def meshes_of_two_dimensions():
 def a_sum_becomes_whole_first():
     mesh = init_device_mesh("cpu", (WORLD,))
     x, _, weight, bias = make((2, 4, 6), torch.float64, "contiguous")
-    part = torch.distributed.tensor.DTensor.from_local(x / WORLD, mesh, [Partial()])
+    part = DTensor.from_local(x / WORLD, mesh, [Partial()])
     whole = [distribute_tensor(t, mesh, [Replicate()]) for t in (weight, bias)]
     near("y", gt.group_norm(part, 2, *whole).full_tensor(), F.group_norm(x, 2, weight, bias), 1e-13)
 
@@ -151,8 +151,23 @@ def mistakes_are_named():
         (lambda: gt.group_norm(sharded, 2, weight), TypeError, "weight: a plain tensor beside DTensors"),
         (lambda: gt.group_norm(x, 2, distribute_tensor(weight, mesh, [Replicate()])), TypeError, "input: a plain"),
         (lambda: gt.group_norm(sharded, 3), ValueError, "num_groups = 3 with C = 4"),
+        (lambda: gt.group_norm(_uneven(mesh), 2), ValueError, f"input: a part of shape ({RANK + 1}, 4, 6) here"),
+        (lambda: _second_derivative(sharded), NotImplementedError, "a second derivative of sharded tensors"),
     ):
         assert words in _message(call, kind)
+
+
+def _uneven(mesh):
+    """Parts that DTensor would not make."""
+    samples = sum(range(1, WORLD + 1))
+    part = torch.zeros(RANK + 1, 4, 6)
+    return DTensor.from_local(part, mesh, [Shard(0)], shape=torch.Size((samples, 4, 6)), stride=(24, 6, 1))
+
+
+def _second_derivative(x):
+    x = x.detach().requires_grad_()
+    (first,) = torch.autograd.grad(gt.group_norm(x, 2).sum(), x, create_graph=True)
+    first.sum().backward()
 
 
 def _message(call, kind):

@@ -7,10 +7,13 @@ statistics of input: they move with it, by mean' = 1 / M and (1 / rstd^2)' = 2 (
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch._library.autograd import Info, make_autograd_impl
+from torch.autograd import forward_ad
 
 from .check import Tensor
 from .ops import LIBRARY
@@ -152,6 +155,16 @@ def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | Non
     ctx.mask, ctx.activation = tuple(mask), activation
 
 
+def _pull_back(
+    formula: Callable[..., tuple[Tensor, ...]], tensors: list[Tensor], cotangents: tuple[Tensor | None, ...]
+) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        # Of their own, so that one is no function of another.
+        own = [each.view_as(each) if each.requires_grad else each.detach().requires_grad_() for each in tensors]
+        results = formula(*own)
+    return torch.autograd.grad(results, own, cotangents, create_graph=torch.is_grad_enabled(), materialize_grads=True)
+
+
 def backward_of_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     """The derivative of group_norm_backward, by each of its arguments."""
     grad_output, input, mean, rstd, weight, bias = ctx.saved_tensors
@@ -167,8 +180,11 @@ def backward_of_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None
         results = composite_backward(dy, x, mean, rstd, gamma, beta, ctx.activation)
         return tuple(results[i] for i in asked)
 
-    pullback = torch.func.vjp(formula, *present)[1]
-    found = iter(pullback(tuple(grads[i] for i in asked)))
+    cotangents = tuple(grads[i] for i in asked)
+    if torch._C._functorch.maybe_current_level() is not None:
+        found = iter(torch.func.vjp(formula, *present)[1](cotangents))
+    else:  # torch.func takes no hooks on saved tensors, as checkpointing has them
+        found = iter(_pull_back(formula, present, cotangents))
     dy, dx, dgamma, dbeta = (None if tensor is None else next(found) for tensor in given)
     return dy, dx, None, None, dgamma, dbeta, None, None
 
@@ -206,6 +222,23 @@ def _no_derivative(ctx: Any, *grads: Tensor) -> None:
     )
 
 
+def is_dual(tensor: Tensor) -> bool:
+    """Whether it carries a tangent of forward mode."""
+    # Level 0 is the only one; inside a compiled graph forward_ad does not know that it was entered.
+    return forward_ad.unpack_dual(tensor, level=0).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def _without_tangents(name: str, kernel: Callable[..., Any], keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    """An operator that is registered from Python has no forward mode: PyTorch would go on without the tangents."""
+    tensors = (arg for arg in args if isinstance(arg, Tensor))
+    if any(is_dual(each) for each in tensors):
+        raise NotImplementedError(
+            f"groupnorm::{name}: forward mode of the operator; accepted: groupnorm.torch.group_norm, not compiled and "
+            "not traced"
+        )
+    return kernel(keyset, *args, **kwargs)
+
+
 def register() -> None:
     """Makes the derivatives known to PyTorch."""
     rules: tuple[tuple[str, Callable[..., Any], Callable[..., Any] | None], ...] = (
@@ -214,4 +247,7 @@ def register() -> None:
         ("group_normalization_grad", _no_derivative, None),
     )
     for name, backward, setup in rules:
-        torch.library.register_autograd(f"groupnorm::{name}", backward, setup_context=setup, lib=LIBRARY)
+        operator = getattr(torch.ops.groupnorm, name).default
+        info = Info(backward, setup)
+        kernel = functools.partial(_without_tangents, name, make_autograd_impl(operator, info))
+        LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]

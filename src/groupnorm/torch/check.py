@@ -57,7 +57,15 @@ def _groups(name: str, num_groups: int, channels: int) -> None:
         )
 
 
+def _beside_input(input: Tensor, **tensors: Tensor | None) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != input.device:
+            raise ValueError(f"{name}: on {tensor.device}; accepted: {input.device}, the device of the first tensor")
+
+
 def _input(input: Tensor) -> None:
+    if input.layout != torch.strided:
+        raise TypeError(f"input: layout {input.layout}; accepted: {torch.strided}")
     _dtype("input", input, tuple(CODES))
     if input.dim() < 2:
         raise ValueError(f"input: shape {tuple(input.shape)}; accepted: rank 2 and up, [N, C, *]")
@@ -80,6 +88,7 @@ def forward(
 ) -> None:
     """The arguments of group_norm."""
     _input(input)
+    _beside_input(input, weight=weight, bias=bias)
     _groups("num_groups", num_groups, input.shape[1])
     _affine(input, weight, bias)
     _activation(activation)
@@ -98,6 +107,7 @@ def backward(
 ) -> None:
     """The arguments of group_norm_backward."""
     _input(input)
+    _beside_input(input, grad_output=grad_output, mean=mean, rstd=rstd, weight=weight, bias=bias)
     _dtype("grad_output", grad_output, (input.dtype,))
     _shape("grad_output", grad_output, input.shape, "the shape of input")
     _dtype("mean", mean, _beside(input))
@@ -115,6 +125,7 @@ def printed(x: Tensor, dy: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor) ->
     _dtype("x", x, (torch.float32, *_NARROW))
     if not 3 <= x.dim() <= 8:
         raise ValueError(f"x: shape {tuple(x.shape)}; accepted: rank 3 to 8, [N, G, *]")
+    _beside_input(x, dy=dy, gamma=gamma, mean=mean, rstd=rstd)
     for name, tensor in (("dy", dy), ("gamma", gamma), ("mean", mean), ("rstd", rstd)):
         _dtype(name, tensor, (x.dtype,))
         if name in ("dy", "gamma"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from . import ops
 from .check import Tensor
@@ -28,8 +29,10 @@ def applies(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
         and type(weight) in _PLAIN
         and type(bias) in _PLAIN
         and input.is_cpu
-        and (weight is None or weight.is_cpu)
-        and (bias is None or bias.is_cpu)
+        and not input.is_neg()
+        and (weight is None or (weight.is_cpu and not weight.is_neg()))
+        and (bias is None or (bias.is_cpu and not bias.is_neg()))
+        and forward_ad._current_level < 0
         and not _modes()
         and not _is_tracing()
         and _transform() is None

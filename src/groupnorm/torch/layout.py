@@ -43,13 +43,18 @@ def optional(tensor: Tensor | None) -> Tensor | None:
 
 def address(tensor: Tensor | None) -> int:
     """Of the first element; 0 for what is not there."""
-    return 0 if tensor is None else tensor.data_ptr()
+    if tensor is None:
+        return 0
+    at = tensor.data_ptr()
+    if at == 0 and tensor.numel():  # 0 is what is not there
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)}: its memory is not allocated; accepted: allocated")
+    return at
 
 
 def empty_for(input: Tensor, layout: int) -> tuple[Tensor, Tensor]:
     """What the caller gets, with the strides of empty_like, and what the core writes."""
     result = torch.empty_like(input)
-    return result, result if layout_of(result) == layout else torch.empty(input.shape, dtype=input.dtype)
+    return result, result if layout_of(result) == layout else torch.empty(input.shape, dtype=input.dtype, device="cpu")
 
 
 def length(input: Tensor) -> int:

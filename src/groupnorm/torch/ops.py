@@ -53,7 +53,7 @@ def group_norm(
     layout = layout_of(input) or spec.CONTIGUOUS
     output, written = empty_for(input, layout)
     stats = statistics_dtype(input.dtype)
-    mean = torch.empty((input.shape[0], num_groups), dtype=stats)
+    mean = torch.empty((input.shape[0], num_groups), dtype=stats, device="cpu")
     rstd = torch.empty_like(mean)
     input, weight, bias = in_layout(input, layout), optional(weight), optional(bias)
     _core.group_norm(
@@ -85,7 +85,7 @@ def group_norm_backward(
     parameter = mean.dtype if weight is None else weight.dtype
     grad_input, written = empty_for(input, layout) if output_mask[0] else (None, None)
     grad_weight, grad_bias = (
-        torch.empty(channels, dtype=parameter) if wanted else None for wanted in tuple(output_mask)[1:]
+        torch.empty(channels, dtype=parameter, device="cpu") if wanted else None for wanted in tuple(output_mask)[1:]
     )
     grad_output, input = in_layout(grad_output, layout), in_layout(input, layout)
     mean, rstd, weight, bias = contiguous(mean), contiguous(rstd), optional(weight), optional(bias)
@@ -104,7 +104,7 @@ def group_norm_backward(
 def group_normalization_grad(x: Tensor, dy: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
     """On CPU tensors; dx is contiguous."""
     check.printed(x, dy, gamma, mean, rstd)
-    dx = torch.empty(x.shape, dtype=x.dtype)
+    dx = torch.empty(x.shape, dtype=x.dtype, device="cpu")
     x, dy, gamma, mean, rstd = (contiguous(tensor) for tensor in (x, dy, gamma, mean, rstd))
     _core.group_normalization_grad(
         CODES[x.dtype], x.shape[0], x.shape[1], length(x),

@@ -18,7 +18,7 @@ def moments(input: Tensor, num_groups: int) -> Tensor:
     """[2, N, G]: the mean of each group's part, and the sum of squares around it; 0 where there is no element."""
     layout = layout_of(input) or spec.CONTIGUOUS
     input = in_layout(input, layout)
-    found = torch.empty((2, input.shape[0], num_groups), dtype=torch.float64)
+    found = torch.empty((2, input.shape[0], num_groups), dtype=torch.float64, device="cpu")
     stats = CODES[statistics_dtype(input.dtype)]
     _core.group_norm_part(
         CODES[input.dtype], stats, stats, stats, layout, input.shape[0], input.shape[1], length(input), num_groups,
@@ -96,7 +96,7 @@ def backward(
     n, channels = input.shape[:2]
     parameter = mean.dtype if weight is None else weight.dtype
     dx, written = empty_for(input, layout) if grad_input else (None, None)
-    found = torch.empty((2, n, channels), dtype=torch.float64) if sums else None
+    found = torch.empty((2, n, channels), dtype=torch.float64, device="cpu") if sums else None
     grad_output, input = in_layout(grad_output, layout), in_layout(input, layout)
     mean, rstd, weight, bias = contiguous(mean), contiguous(rstd), optional(weight), optional(bias)
     _core.group_norm_backward_part(
@@ -114,7 +114,7 @@ def backward(
 def grad_parameters(sums: Tensor, num_groups: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """(grad_weight, grad_bias), [C], of the sums [2, N, C] of a whole batch, added in the order of the operators."""
     n, channels = sums.shape[1:]
-    grad_weight, grad_bias = torch.empty(channels, dtype=dtype), torch.empty(channels, dtype=dtype)
+    grad_weight, grad_bias = (torch.empty(channels, dtype=dtype, device="cpu") for _ in range(2))
     code = CODES[dtype]
     _core.group_norm_backward_part(
         spec.FLOAT64, code, code, spec.FLOAT64, spec.CONTIGUOUS, n, channels, 1, num_groups,

@@ -31,7 +31,8 @@ class _Axis:
 class _Layout:
     """What the operators have to know of the other places."""
 
-    groups: int  # of this place's channels
+    shape: torch.Size  # of this place's part
+    groups: int  # of its channels
     positions: int  # of a channel, in all places
     batch: list[_Axis]  # outermost first
     space: list[_Axis]
@@ -76,7 +77,7 @@ def _layout(input: DTensor, placements: tuple[Placement, ...], num_groups: int) 
             groups //= mesh.size(dim)
         else:
             (batch if placement.dim == 0 else space).append(_Axis(mesh.get_group(dim), cut))
-    return _Layout(groups, input.shape[2:].numel(), batch, space)
+    return _Layout(torch.Size(sizes), groups, input.shape[2:].numel(), batch, space)
 
 
 # ---- what goes from place to place ----
@@ -134,8 +135,11 @@ class _GroupNorm(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "group_norm: a second derivative of sharded tensors; accepted: the first (no create_graph)"
+            )
         input, mean, rstd, weight, bias = ctx.saved_tensors
         layout, activation = ctx.layout, ctx.activation
         wants_input, wants_weight, wants_bias = ctx.needs_input_grad[:3]
@@ -203,16 +207,23 @@ def group_norm(
         here: Tensor = parameter.redistribute(mesh, of_channels).to_local(grad_placements=of_channels)
         return here
 
+    layout = _layout(input, placements, num_groups)
     here = input.redistribute(mesh, placements).to_local(grad_placements=placements)
+    if here.shape != layout.shape:
+        raise ValueError(
+            f"input: a part of shape {tuple(here.shape)} here; accepted: {tuple(layout.shape)}, what DTensor gives "
+            "this rank of the whole"
+        )
     output = _GroupNorm.apply(  # type: ignore[no-untyped-call]
-        here, local("weight", weight), local("bias", bias), _layout(input, placements, num_groups), eps, activation
+        here, local("weight", weight), local("bias", bias), layout, eps, activation
     )
+    stride = torch.empty_like(torch.empty_strided(input.shape, input.stride(), device="meta")).stride()
     result: DTensor = DTensor.from_local(
         output,
         mesh,
         placements,
         run_check=False,
         shape=input.shape,
-        stride=input.stride(),
+        stride=stride,
     )
     return result

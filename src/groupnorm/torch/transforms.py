@@ -84,15 +84,11 @@ class _GroupNormBackward(torch.autograd.Function):
         return vmap.group_norm_backward(_GroupNormBackward.apply, info, in_dims, *args)
 
 
-def _is_dual(tensor: Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
-
-
 def active(*tensors: Tensor | None) -> bool:
     """Whether a transform of torch.func or forward mode has to see the derivative of a call on these."""
     if torch._C._functorch.maybe_current_level() is not None:
         return True
-    return forward_ad._current_level >= 0 and any(tensor is not None and _is_dual(tensor) for tensor in tensors)
+    return forward_ad._current_level >= 0 and any(tensor is not None and autograd.is_dual(tensor) for tensor in tensors)
 
 
 def _forward_modes() -> int:
