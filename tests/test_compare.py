@@ -25,7 +25,7 @@ from groupnorm.cli import main
 from groupnorm.compare import causes, result, scan, source
 from groupnorm.compare import standards as st
 from groupnorm.golden import ascend910b, data, expected, store
-from groupnorm.golden.request import PRINTED, STANDARDS, TRUE, Request
+from groupnorm.golden.request import PRINTED, STANDARDS, TRUE, Range, Request
 
 DTYPES = {
     "float64": np.dtype(np.float64),
@@ -103,8 +103,8 @@ def test_figures_are_those_of_plain_arithmetic(dtype, shape, monkeypatch):
     t, rows = scan.scan(*_tensors(got, golden))
     a, g = got.astype(np.float64), golden.astype(np.float64)
     error, size = np.abs(a - g), np.abs(g)
-    atol, rtol, cap = st.COMMUNITY[dtype]
-    near = dict(rel=1e-4)  # sums of a block are in float32 for 16-bit data
+    atol, rtol, _ = st.COMMUNITY[dtype]
+    near = {"rel": 1e-4}  # sums of a block are in float32 for 16-bit data
     assert t.count == golden.size
     assert t.differing == np.count_nonzero(a != g)
     assert abs(t.sums["community_bad"] - np.count_nonzero(error > atol + rtol * size)) <= 2
@@ -120,14 +120,14 @@ def test_figures_are_those_of_plain_arithmetic(dtype, shape, monkeypatch):
     assert metrics["RelativeEuclideanDistance"] == pytest.approx(np.sqrt((error**2).sum() / (g**2).sum()), **near)
     assert metrics["AccumulatedRelativeError"] == pytest.approx((error[nonzero] / size[nonzero]).sum(), **near)
     assert metrics["RootMeanSquareError"] == pytest.approx(np.sqrt((error**2).mean()), **near)
-    worst = max(range(golden.size), key=(error / (atol + rtol * size)).reshape(-1).__getitem__)
-    assert t.worst[0][1] == worst
+    ratio = (error / (atol + rtol * size)).reshape(-1)
+    assert ratio[t.worst[0][1]] == pytest.approx(ratio.max(), **near)
     if len(shape) == 1:
         assert rows is None
         return
     by_row = error.reshape(shape[0] * shape[1], -1)
-    assert rows.largest == pytest.approx(by_row.max(1), **near)
-    assert rows.total == pytest.approx(by_row.sum(1), **near)
+    np.testing.assert_allclose(rows.largest, by_row.max(1), rtol=1e-4)
+    np.testing.assert_allclose(rows.total, by_row.sum(1), rtol=1e-4)
     assert rows.bad.sum() == t.sums["community_bad"]
 
 
@@ -186,20 +186,20 @@ EDGES = [
 def test_standards_at_their_thresholds(capsys, standard, dtype, count, off, passes):
     golden = np.ones((10, 10, 10), DTYPES[dtype])
     got = golden.copy().reshape(-1)
-    got[:count] = (1 + off) if off < 0.5 or dtype != "bfloat16" else (1 + off)
+    got[:count] = 1 + off
     _tensors(got.reshape(golden.shape), golden)
     code, _, err = _run(capsys, "compare", "got.npy", "golden.npy", "--standard", standard, "--dtype", dtype)
     assert (code, err) == (0 if passes else 1, "")
 
 
 def test_our_own_bound_passes_our_operator_and_fails_a_sloppy_one(capsys):
-    request, inputs, _ = _made(shape=(2, 12, 40, 50))
+    _, inputs, _ = _made(shape=(2, 12, 40, 50))
     grads = groupnorm.group_norm_backward(*(inputs[n] for n in ("dy", "x", "mean", "rstd", "gamma")))
     Path("dev").mkdir()
     for name, array in grads._asdict().items():
         _save(f"dev/{name}.npy", array)
     assert _run(capsys, "compare", "dev", "case", "--standard", "groupnorm")[0] == 0
-    _save("dev/dgamma.npy", grads.dgamma * np.float32(1 + 2e-6))
+    _save("dev/dx.npy", grads.dx * np.float32(1 + 8e-6))
     assert _run(capsys, "compare", "dev", "case", "--standard", "groupnorm")[0] == 1
     assert _run(capsys, "compare", "dev", "case")[0] == 0  # the community standard does not see it
     assert set(STANDARDS) == {*st.judge(st.Figures("float32", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0), 1)}
@@ -269,9 +269,10 @@ def test_overflow_is_named():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_ties_are_named(dtype):
     """The kernel's own float32 values, rounded to even by the one and away from zero by the other."""
-    request, inputs, outputs = _made(
-        op=PRINTED, dtype=dtype, shape=(2, 3, 8, 64, 64), numerics="ascend910b", family="unit_test"
-    )
+    # M, gamma and rstd are powers of two: values have few bits, and many lie half-way.
+    ranges = {name: Range("uniform", v, v) for name, v in (("gamma", 1.0), ("mean", 0.0), ("rstd", 0.5))}
+    fields = {"num_groups": 16, "numerics": "ascend910b", "family": "unit_test", "ranges": ranges}
+    request, inputs, outputs = _made(op=PRINTED, dtype=dtype, shape=(64, 16, 16), **fields)
     even = ascend910b.before_cast(**inputs).astype(DTYPES[dtype])
     assert (even.astype(np.float64) != outputs["dx"].astype(np.float64)).sum() >= 4
     assert _guesses(even, request) == {"ties"}
@@ -357,7 +358,8 @@ BAD = [
     ("good.npy", "list.json", "list.json: no groupnorm-golden-1 manifest"),
     ("good.npy", "none.json", "none.json has no case; accepted: one case or more"),
     ("good.npy", "evil.json", "evil.json: case 0: request: dtype, num_groups, op, shape not given"),
-    ("good.npy", "folder", "GOLDEN: folder holds no array"),
+    ("good.npy", "folder", "GOT: good.npy is a file, GOLDEN folder a folder"),
+    ("folder", "folder", "GOLDEN: folder holds no array"),
     ("folder", "good.npy", "GOT: folder is a folder, GOLDEN good.npy a file"),
     ("missing.npy", "good.npy", "'missing.npy' does not exist"),
     ("good.npy", "good.npy --standard groupnorm", "--standard: groupnorm without the inputs; accepted: with a manifest"),
@@ -431,7 +433,7 @@ def test_csv_has_the_vendors_columns(capsys):
     assert (error["Index"], error["ExpectOut"], error["RealOut"], error["FpDiff"]) == ("35", "36.0", "36.5", "0.5")
     found = json.loads(Path("r.json").read_text())["results"][0]
     assert found["worst"][0]["index"] == [0, 2, 3]
-    assert found["largest_error_by_channel"] == [0, 0, 0.5, 0][:2] + [0.5, 0]
+    assert found["largest_error_by_channel"] == [0, 0, 0.5, 0]
 
 
 def test_figures_do_not_depend_on_threads(capsys):
@@ -451,10 +453,10 @@ def test_memory_stays_small():
         with open(name, "wb") as file:
             file.truncate(1 << 28)
     code = (
-        "import resource, sys\nfrom groupnorm.cli import main\n"
+        "import re, sys\nfrom groupnorm.cli import main\n"
         "try:\n  main(['compare', 'got.bin', 'golden.bin', '--dtype', 'float32', '--shape', '8,8,1048576'])\n"
         "except SystemExit as e:\n"
-        "  print(e.code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)"
+        "  print(e.code, int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     exit_code, megabytes = done.stderr.split()
@@ -570,7 +572,7 @@ def test_the_page_in_a_browser(size):
         pytest.fail("no Chromium, which .ci/run installs")
     if browser is None:
         pytest.skip("no Chromium here: the page was not opened (apt-get install chromium)")
-    golden, _ = _page()
+    _page()
     text = Path("report.html").read_text(encoding="utf-8")
     text = text.replace("<main", _LISTENER + "<main").replace("</body>", _DRIVER + "</body>")
     Path("driven.html").write_text(text, encoding="utf-8")
