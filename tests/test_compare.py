@@ -272,7 +272,7 @@ def test_ties_are_named(dtype):
     # M, gamma and rstd are powers of two: values have few bits, and many lie half-way.
     ranges = {name: Range("uniform", v, v) for name, v in (("gamma", 1.0), ("mean", 0.0), ("rstd", 0.5))}
     fields = {"num_groups": 16, "numerics": "ascend910b", "family": "unit_test", "ranges": ranges}
-    request, inputs, outputs = _made(op=PRINTED, dtype=dtype, shape=(64, 16, 16), **fields)
+    request, inputs, outputs = _made(op=PRINTED, dtype=dtype, shape=(64, 16, 64), **fields)
     even = ascend910b.before_cast(**inputs).astype(DTYPES[dtype])
     assert (even.astype(np.float64) != outputs["dx"].astype(np.float64)).sum() >= 4
     assert _guesses(even, request) == {"ties"}
