@@ -6,7 +6,7 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 a verdict of no, 2 an error that stderr names on one line, 130 interrupted."""
+    """Runs the command line and exits: 0 done, 1 a verdict of no, 2 an error on one line of stderr, 130 interrupted."""
     try:
         import click
         import rich  # noqa: F401
