@@ -23,7 +23,7 @@ from . import standards as st
 from .source import Tensor
 
 PIECE = 1 << 20  # elements read at a time
-BLOCK = 1 << 16  # elements worked on at a time: the arrays of a block fit a core's cache
+BLOCK = 1 << 15  # elements worked on at a time: the arrays of a block fit a core's cache
 WORST = 64
 BINS = 66  # of the ulp histogram: 0, 1, 2-3, 4-7, ..., and the last for what is not finite
 _MAX_ROWS = 1 << 22
