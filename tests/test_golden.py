@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import resource
 import signal
@@ -283,7 +282,7 @@ BAD_LISTS = [
     ("a.json", "[{", "not JSON"),
     ("a.json", "{}", "dict; accepted: a list of cases"),
     ("a.json", "[1]", "int; accepted: an object"),
-    ("a.json", json.dumps(MSOPST).replace("[2, 3]", "[2, 4]"), "accepted: (2, 3)"),
+    ("a.json", json.dumps(MSOPST).replace("[2, 3]", "[2, 4]"), "num_groups: 4; accepted: 3, the second size of x"),
     ("a.json", json.dumps(MSOPST).replace("uniform", "weibull"), "'weibull'; accepted: uniform or normal"),
     ("a.json", json.dumps(MSOPST).replace("[-3, 3]", "[-3, NaN]"), "accepted: two finite numbers"),
     ("a.json", json.dumps(MSOPST).replace("float16", "int8", 1), "dtype 'int8'; accepted: float64"),
@@ -308,7 +307,7 @@ def test_bad_case_lists(capsys, name, text, message):
 MISTAKES = [
     ([], "no case; accepted: --case, --cases or --shape"),
     (["--case", "nothing*"], "--case: 'nothing*'; accepted: a name or a pattern of"),
-    (["--shape", "2,3"], "accepted: --num-groups too, or [N, G, *]"),
+    (["--shape", "2,3"], "accepted: [N, C, *] with --num-groups, or [N, G, *]"),
     (["--shape", "2,4,3", "--num-groups", "3"], "accepted: a divisor of C"),
     (["--case", "tiny", "--names", "msopst"], "--names: msopst with --format npy; accepted: with --format bin"),
     (["--case", "tiny", "--numerics", "ascend910b", "--op", TRUE], "accepted: with group_normalization_grad alone"),
@@ -406,7 +405,7 @@ def test_every_input_has_its_shape_and_dtype():
 
 def test_adversarial_families_are_what_they_say():
     huge = data.make_inputs(_request(dtype="float16", family="huge"))
-    assert math.isinf(float(huge["dy"].max() * np.float16(140)))
+    assert float(huge["dy"].max()) * 140 > 65504
     tiny = expected.make_expected(_request(family="tiny"), data.make_inputs(_request(family="tiny")))["dx"]
     assert 0 < np.abs(tiny[tiny != 0]).min() < np.finfo(np.float32).tiny
     constant = data.make_inputs(_request(family="constant"))

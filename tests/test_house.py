@@ -85,6 +85,21 @@ def test_a_frontend_is_a_room_of_its_own(room, more):
                 assert set(names) <= {"_core", "arrays", "spec"} | more, f"{path.name} imports {names}"
 
 
+# What a package may import of the others; `files` and the rooms of ROOMS are open to all of them.
+PACKAGES = {"golden": {"golden"}, "compare": {"golden", "compare"}}
+
+
+@pytest.mark.parametrize("room", PACKAGES)
+def test_golden_comes_before_compare_and_both_before_the_command_line(room):
+    for path in (PACKAGE / room).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 2:
+                names = [node.module] if node.module else [alias.name for alias in node.names]
+                for name in names:
+                    first = name.partition(".")[0]
+                    assert first in PACKAGES[room] | set(ROOMS), f"{path.name} imports {name}"
+
+
 # What a room of csrc may include of the others.
 NEIGHBOURS = {"core": set(), "acl": set(), "nnopbase": {"acl"}, "aclnn": {"core", "nnopbase"}, "python": {"core"}}
 

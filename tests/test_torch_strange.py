@@ -32,7 +32,9 @@ def test_negative_views(where):
 @pytest.mark.parametrize(
     "traced",
     [
-        lambda: torch.compile(lambda t: jvp(lambda q: gt.group_norm(q, 3), (t,), (t,))[1], backend="eager"),
+        lambda: torch.compile(
+            lambda t: jvp(lambda q: gt.group_norm(q, 3), (t,), (t,))[1], backend="eager", fullgraph=True
+        ),
         lambda: lambda t: jvp(torch.jit.trace(lambda q: gt.group_norm(q, 3), t), (t,), (t,)),
         lambda: lambda t: jvp(torch.fx.symbolic_trace(torch.nn.Sequential(gt.GroupNorm(3, 6).double())), (t,), (t,)),
         lambda: lambda t: jvp(lambda q: torch.ops.groupnorm.group_norm(q, 3)[0], (t,), (t,)),
@@ -43,6 +45,11 @@ def test_forward_mode_of_the_operator_is_refused(traced):
     """PyTorch would go on with a tangent of zeros."""
     with pytest.raises(Exception, match="forward mode of the operator"):
         traced()(X)
+
+
+def test_forward_mode_in_a_compiled_function_leaves_the_graph():
+    compiled = torch.compile(lambda t: jvp(lambda q: gt.group_norm(q, 3), (t,), (t.sin(),))[1], backend="eager")
+    torch.testing.assert_close(compiled(X), jvp(lambda q: F.group_norm(q, 3), (X,), (X.sin(),))[1])
 
 
 def test_a_dual_gradient_is_refused():

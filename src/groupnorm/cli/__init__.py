@@ -6,7 +6,7 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 2 an error that stderr names on one line, 130 interrupted."""
+    """Runs the command line and exits: 0 done, 1 a verdict of no, 2 an error on one line of stderr, 130 interrupted."""
     try:
         import click
         import rich  # noqa: F401
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has gone
         sys.stderr.close()
-        sys.exit(1)
+        sys.exit(141)  # as a shell has it for SIGPIPE; 1 is a verdict
     except MemoryError as error:
         _fail(f"not enough memory{f': {error}' if str(error) else ''}")
     except (OSError, TypeError, ValueError, RuntimeError) as error:

@@ -10,6 +10,8 @@ from .bench import bench
 from .cann_home import cann_home
 from .compare import compare
 from .doctor import doctor
+from .explain import explain
+from .formula_gap import formula_gap_command
 from .golden import golden
 from .run import run
 from .triton_compile import triton_compile
@@ -28,3 +30,5 @@ app.add_command(bench)
 app.add_command(triton_compile)
 app.add_command(golden)
 app.add_command(compare)
+app.add_command(explain)
+app.add_command(formula_gap_command)

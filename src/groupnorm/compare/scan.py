@@ -23,7 +23,7 @@ from . import standards as st
 from .source import Tensor
 
 PIECE = 1 << 20  # elements read at a time
-BLOCK = 1 << 16  # elements worked on at a time: the arrays of a block fit a core's cache
+BLOCK = 1 << 15  # elements worked on at a time: the arrays of a block fit a core's cache
 WORST = 64
 BINS = 66  # of the ulp histogram: 0, 1, 2-3, 4-7, ..., and the last for what is not finite
 _MAX_ROWS = 1 << 22
@@ -142,48 +142,43 @@ def _rows_of(shape: tuple[int, ...]) -> Rows | None:
 
 
 def _piece(got: Array, golden: Array, start: int, rows: Rows | None) -> tuple[Totals, list[Any]]:
-    totals, parts = Totals(), []
+    totals = Totals()
+    parts: list[Any] = []
     block = BLOCK
     if rows is not None and rows.length < BLOCK:
         block = BLOCK // rows.length * rows.length
     for low in range(0, golden.size, block):
         a, g = got[low : low + block], golden[low : low + block]
-        error, bad = _block(totals, a, g, start + low)
-        if rows is None:
+        found = _block(totals, a, g, start + low)
+        if rows is None or found is None:
             continue
-        first = (start + low) // rows.length
-        if error is None:
-            continue
-        if rows.length < BLOCK:
-            shaped = error.reshape(-1, rows.length)
-            parts.append(
-                (
-                    first,
-                    first + len(shaped),
-                    shaped.max(1),
-                    np.where(np.isfinite(shaped), shaped, 0).sum(1),
-                    bad.reshape(shaped.shape).sum(1),
-                )
-            )
-        else:
-            _split_rows(parts, error, bad, start + low, rows.length)
+        add = _add_short if rows.length < BLOCK else _add_long
+        add(parts, *found, start + low, g.size, rows.length)
     return totals, parts
 
 
-def _split_rows(parts: list[Any], error: Float64, bad: Any, start: int, length: int) -> None:
-    """A block of long rows: where it crosses from one to the next."""
-    low = 0
-    while low < error.size:
-        row = (start + low) // length
-        high = min(error.size, (row + 1) * length - start)
+def _add_short(parts: list[Any], differ: Array, error: Array, bad: Array, start: int, count: int, length: int) -> None:
+    """Rows shorter than a block, which holds whole ones."""
+    every, outside = np.zeros(count, error.dtype), np.zeros(count, bool)
+    every[differ], outside[differ] = error, bad
+    shaped = every.reshape(-1, length)
+    finite = np.where(np.isfinite(shaped), shaped, 0)
+    first = start // length
+    parts.append((first, first + len(shaped), shaped.max(1), finite.sum(1), outside.reshape(shaped.shape).sum(1)))
+
+
+def _add_long(parts: list[Any], differ: Array, error: Array, bad: Array, start: int, count: int, length: int) -> None:
+    """Rows longer than a block, which holds pieces of one or of two."""
+    for row in range(start // length, (start + count - 1) // length + 1):
+        low, high = np.searchsorted(differ, (row * length - start, (row + 1) * length - start))
         part = error[low:high]
-        finite = np.where(np.isfinite(part), part, 0)
-        parts.append((row, row + 1, part.max(), finite.sum(), np.count_nonzero(bad[low:high])))
-        low = high
+        if part.size:
+            finite = part[np.isfinite(part)]
+            parts.append((row, row + 1, part.max(), finite.sum(), _count(bad[low:high])))
 
 
-def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[npt.NDArray[Any] | None, Any]:
-    """Adds a block; its |error| and what is outside the community tolerance, or None where all bits agree.
+def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[Array, Array, Array] | None:
+    """Adds a block; None where all bits agree, else which elements differ, their |error|, which are out of tolerance.
 
     Only elements whose bits differ are looked at more closely. 16-bit data is worked on in float32, twice as fast,
     unless squares leave its range. Sums over a block are pairwise; BLAS would start threads of its own.
@@ -205,7 +200,7 @@ def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[npt.N
     totals.histogram[0] += g.size - differ.size
     totals.add(golden_square=square, got_square=square, product=square)
     if differ.size == 0:
-        return None, None
+        return None
     few = got[differ]
     g = g[differ]
     a = _widened(few, work)
@@ -215,9 +210,7 @@ def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[npt.N
         a, g, error, ulp = _settle(totals, a, g, error, ulp)
     ratio = _add_block(totals, dtype_name(golden.dtype), a, g, error, ulp)
     _keep_worst(totals, ratio, differ + start)
-    every, bad = np.zeros(golden.size, error.dtype), np.zeros(golden.size, bool)
-    every[differ], bad[differ] = error, ratio > 1
-    return every, bad
+    return differ, error, ratio > 1
 
 
 def _add_block(
