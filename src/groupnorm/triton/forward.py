@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, silu, tile_of, two_sum
+from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, silu, stored, tile_of, two_sum
 from .gradient import per_channel, per_group
 
 
@@ -71,7 +71,7 @@ def forward_resident(
     tl.store(mean_ptr + group + tl.zeros([BLOCK_G * BLOCK_D], tl.int32), shift + mean, mask=leads)
     tl.store(rstd_ptr + group + tl.zeros([BLOCK_G * BLOCK_D], tl.int32), rstd, mask=leads)
     y = output_of(d, mean, rstd, gamma, beta, SILU)
-    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(y_ptr + offsets, stored(y, y_ptr), mask=inside)
 
 
 @triton.jit
@@ -170,4 +170,4 @@ def forward_apply(
     offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
     d = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None]
     y = output_of(d, mean, rstd, gamma, beta, SILU)
-    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(y_ptr + offsets, stored(y, y_ptr), mask=inside)

@@ -23,6 +23,7 @@ from .arithmetic import (
     rows_of,
     saturated,
     silu_slope,
+    stored,
     tile_of,
     two_sum,
 )
@@ -237,9 +238,9 @@ def fold(
             dbeta = joined(tl.sum(beta_high, 0), tl.sum(beta_low, 0))
             dgamma = joined(tl.sum(gamma_high, 0), tl.sum(gamma_low, 0))
         if dgamma_ptr is not None:
-            tl.store(dgamma_ptr + group * D + d, dgamma, mask=valid)
+            tl.store(dgamma_ptr + group * D + d, stored(dgamma, dgamma_ptr), mask=valid)
         if dbeta_ptr is not None:
-            tl.store(dbeta_ptr + group * D + d, dbeta, mask=valid)
+            tl.store(dbeta_ptr + group * D + d, stored(dbeta, dbeta_ptr), mask=valid)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -267,7 +268,7 @@ def apply(
     centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
     _, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
     dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, high, slope, PRINTED)
-    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    tl.store(dx_ptr + offsets, stored(dx, dx_ptr), mask=inside)
 
 
 @triton.jit
