@@ -56,8 +56,10 @@ def fused_resident(
     centred = x - pivot[:, None]
     weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
     zero = tl.zeros([BLOCK_G * BLOCK_D, BLOCK_L], tl.float32)
-    sums = add_terms((zero, zero, zero, zero, zero), x, weighted, centred, pivot, power, inside, RECENTER)
-    sum_dy, product, xhat = close_sums(sums, ratio, s, RECENTER)
+    lane_dy, lane_t, lane_rest, lane_x, lane_x_rest = add_terms(
+        zero, zero, zero, zero, zero, x, weighted, centred, pivot, power, inside, RECENTER
+    )
+    sum_dy, product, xhat = close_sums(lane_dy, lane_t, lane_rest, lane_x, lane_x_rest, ratio, s, RECENTER)
     if RECENTER:
         s = per_channel(tl.div_rn(per_group(xhat, BLOCK_G, BLOCK_D), M.to(tl.float32)), BLOCK_G, BLOCK_D)
         product = tl.fma(-s, sum_dy, product)

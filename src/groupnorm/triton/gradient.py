@@ -60,9 +60,8 @@ def upstream(
 
 
 @triton.jit
-def add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr):
+def add_terms(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr):
     """sum_dy, sum dy * t, sum dy * rest and with RECENTER sum t, sum rest, where t + rest is xhat / ratio."""
-    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
     t = tl.where(inside, centred * power[:, None], 0.0)
     rest = tl.where(inside, (x - (centred + pivot[:, None])) * power[:, None], 0.0)
     if RECENTER:
@@ -72,9 +71,8 @@ def add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr
 
 
 @triton.jit
-def close_sums(sums, ratio, s, RECENTER: tl.constexpr):
+def close_sums(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER: tl.constexpr):
     """sum_dy, sum_dy_xhat and sum_xhat of each channel. With RECENTER xhat is that of the pivot, to be recentred."""
-    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
     dy = tl.sum(sum_dy, 1)
     product = ratio * (tl.sum(sum_t, 1) + tl.sum(sum_rest, 1))
     if RECENTER:
@@ -91,14 +89,16 @@ def chunk_sums(
 ):  # fmt: skip
     """The sums of each channel over a chunk: TILES additions on a lane, then the lanes in a tree."""
     zero = tl.zeros([valid.shape[0], BLOCK_L], tl.float32)
-    sums = (zero, zero, zero, zero, zero)
+    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = zero, zero, zero, zero, zero
     for i in range(TILES):
         offsets, inside = tile_of(offset, valid, first + i * BLOCK_L, L, C, LAST, BLOCK_L)
         x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         centred = x - pivot[:, None]
         dy, _, _ = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
-        sums = add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER)
-    return close_sums(sums, ratio, s, RECENTER)
+        sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = add_terms(
+            sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside, RECENTER
+        )
+    return close_sums(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER)
 
 
 @triton.jit

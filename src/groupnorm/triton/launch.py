@@ -140,7 +140,7 @@ def backward(
         return dx, None if dgamma is None else dgamma.zero_(), None if dbeta is None else dbeta.zero_()
     if not any(mask):
         return dx, dgamma, dbeta
-    last = _is_last(x)
+    last = _is_last(x) and device.type != "npu"
     problem = Problem(
         "backward", x.shape[0], x.shape[1], x.shape[2:].numel(), mean.shape[1], str(_name(x)), _name(gamma),
         None if activation is None else _name(beta), str(_name(mean)), last, activation is not None, recenter, mask,
@@ -189,6 +189,10 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Operator C on tensors that were checked: see `groupnorm.triton.group_norm`."""
     device = _check_device({"x": x, "gamma": gamma, "beta": beta})
+    if device.type == "npu":
+        raise NotImplementedError(
+            "group_norm: on npu; accepted: cpu, cuda (triton-ascend 3.2 does not lower the forward)"
+        )
     y = torch.empty_like(x)
     mean = x.new_empty((x.shape[0], num_groups), dtype=torch.float32)
     rstd = torch.empty_like(mean)

@@ -77,7 +77,7 @@ CHIPS: Final = {
     "hip:gfx90a": Chip("AMD MI250X, one die", 110, 8 * MIB, 1.64e12, 131072, 2048, lanes=64),
     "hip:gfx942": Chip("AMD MI300X", 304, 256 * MIB, 5.3e12, 131072, 2048, lanes=64),
     "hip:gfx1100": Chip("AMD RX 7900 XTX", 96, 96 * MIB, 0.96e12, 98304, 1024),
-    "npu:Ascend910B3": Chip("Ascend 910B3", 40, 192 * MIB, 1.6e12, 0, 0, tile=2048, resident=2048),
+    "npu:Ascend910B3": Chip("Ascend 910B3", 40, 192 * MIB, 1.6e12, 0, 0, tile=2048, resident=0),
 }
 
 
@@ -138,10 +138,15 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
         whole = chip.resident + 1  # offsets within a tile are 32-bit
     if path == "resident" and whole > chip.resident:
         raise ValueError(f"path: 'resident' for groups of {d} channels of {length}; accepted: 'cached', 'split'")
-    if whole <= chip.resident and path in (None, "resident"):
+    if chip.is_npu and (path not in (None, "split") or last or problem.operator == "forward"):
+        raise ValueError(
+            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: the gradient and the printed "
+            "formula, split, contiguous: what triton-ascend 3.2 lowers"
+        )
+    if whole <= chip.resident and path in (None, "resident") and not chip.is_npu:
         # Small groups share a program, so that its lanes have work and it reads whole sectors.
-        together = max(1, 1024 // whole) if not chip.is_npu else 1
-        if path or not last or length == 1 or chip.is_npu or together * d * size >= 32:
+        together = max(1, 1024 // whole)
+        if path or not last or length == 1 or together * d * size >= 32:
             elements = together * whole
             return Plan(
                 "resident", together, power_of_two(d), power_of_two(length), 1,
@@ -166,7 +171,7 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
     able = problem.operator != "forward" and not problem.recenter
     if path == "cached" and not able:
         raise ValueError(f"path: 'cached' for {problem.operator} or with recenter; accepted: 'resident', 'split'")
-    if path == "cached" or (path is None and able and fills and in_cache and sectors):
+    if path == "cached" or (path is None and able and fills and in_cache and sectors and not chip.is_npu):
         return tile._replace(path="cached", block_d=min(block_d, power_of_two(d)))
     return tile
 
