@@ -190,8 +190,8 @@ def linalg_of(step: Step, problem: Problem, target: GPUTarget) -> str:
 
 
 def through_npu_compiler(linalg: str, target: GPUTarget, folder: Path) -> str:
-    """AscendNPU-IR's whole pipeline, memory planning on chip included, by `bishengir-compile` of PATH; what it gives the
-    closed assembler (`hivmc`, CANN's or a stand-in) comes back. RuntimeError where the pipeline refuses."""
+    """AscendNPU-IR's whole pipeline, memory planning on chip included, by `bishengir-compile` of PATH; what it gives
+    the closed assembler (`hivmc`, CANN's or a stand-in) comes back. RuntimeError where the pipeline refuses."""
     compiler = shutil.which("bishengir-compile")
     if compiler is None:
         raise RuntimeError("bishengir-compile: not on PATH; accepted: that of the package ascendnpu-ir, or of CANN")

@@ -164,8 +164,8 @@ def over_chunks(pointer, row, valid, rows, K):
 @triton.jit
 def mean_of_xhat(sum_xhat_ptr, group, D, M, rows, K, BLOCK_D: tl.constexpr):
     """The mean of xhat over one group, what recentring takes away."""
-    high = 0.0
-    low = 0.0
+    high = tl.zeros([1], tl.float32)
+    low = tl.zeros([1], tl.float32)
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)
         high, low = two_sum(high, low, tl.sum(over_chunks(sum_xhat_ptr, group * D + d, d < D, rows, K), 0))
@@ -184,8 +184,9 @@ def fold(
     program = tl.program_id(0).to(tl.int64)
     rows = Q.to(tl.int64) * D
     if program < GROUPS:
-        sum_dxhat, dxhat_low = 0.0, 0.0
-        sum_dxhat_xhat, dxhat_xhat_low = 0.0, 0.0
+        # Of one element, since triton-ascend 3.2 does not lower a correctly rounded division of scalars.
+        none = tl.zeros([1], tl.float32)
+        sum_dxhat, dxhat_low, sum_dxhat_xhat, dxhat_xhat_low = none, none, none, none
         for first in range(0, D, BLOCK_D):
             d = first + tl.arange(0, BLOCK_D)
             valid = d < D
@@ -202,10 +203,10 @@ def fold(
             mean = tl.load(mean_ptr + program).to(tl.float32)
             rstd = tl.load(rstd_ptr + program).to(tl.float32)
             _, _, _, shift, _, _ = coefficients(mean, rstd, rstd, rstd, M, False)
-        high, slope = group_means(total, total_xhat, shift, M)
+        high, slope = group_means(total, total_xhat, none + shift, M)
         if high_ptr is not None:
-            tl.store(high_ptr + program, high)
-            tl.store(slope_ptr + program, slope)
+            tl.store(high_ptr + program + tl.arange(0, 1), high)
+            tl.store(slope_ptr + program + tl.arange(0, 1), slope)
     else:
         blocks = tl.cdiv(D, BLOCK_D)
         group = (program - GROUPS) // blocks
@@ -218,7 +219,7 @@ def fold(
                 q = n * G + group
                 dy = over_chunks(sum_dy_ptr, q * D + d, valid, rows, K)
                 product = over_chunks(sum_dy_xhat_ptr, q * D + d, valid, rows, K)
-                product = tl.fma(-mean_of_xhat(sum_xhat_ptr, q, D, M, rows, K, BLOCK_D), dy, product)
+                product = tl.fma(zero - mean_of_xhat(sum_xhat_ptr, q, D, M, rows, K, BLOCK_D), dy, product)
                 dbeta, dbeta_low = two_sum(dbeta, dbeta_low, dy)
                 dgamma, dgamma_low = two_sum(dgamma, dgamma_low, product)
             dbeta, dgamma = joined(dbeta, dbeta_low), joined(dgamma, dgamma_low)

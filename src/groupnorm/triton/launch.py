@@ -190,9 +190,7 @@ def forward(
     """Operator C on tensors that were checked: see `groupnorm.triton.group_norm`."""
     device = _check_device({"x": x, "gamma": gamma, "beta": beta})
     if device.type == "npu":
-        raise NotImplementedError(
-            "group_norm: on npu; accepted: cpu, cuda (triton-ascend 3.2 does not lower the forward)"
-        )
+        raise NotImplementedError("group_norm: on npu; accepted: cpu, cuda (triton-ascend 3.2 does not lower it)")
     y = torch.empty_like(x)
     mean = x.new_empty((x.shape[0], num_groups), dtype=torch.float32)
     rstd = torch.empty_like(mean)

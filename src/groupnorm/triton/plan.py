@@ -140,8 +140,8 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
         raise ValueError(f"path: 'resident' for groups of {d} channels of {length}; accepted: 'cached', 'split'")
     if chip.is_npu and (path not in (None, "split") or last or problem.operator == "forward"):
         raise ValueError(
-            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: the gradient and the printed "
-            "formula, split, contiguous: what triton-ascend 3.2 lowers"
+            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: the gradient and the "
+            "printed formula, split, contiguous: what triton-ascend 3.2 lowers"
         )
     if whole <= chip.resident and path in (None, "resident") and not chip.is_npu:
         # Small groups share a program, so that its lanes have work and it reads whole sectors.
