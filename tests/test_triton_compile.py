@@ -67,16 +67,9 @@ def test_kernels_compile_without_spills_and_load_128_bits_at_once(target):
 
 def test_pointers_that_are_not_aligned_have_a_path():
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [
-        sys.executable,
-        "-c",
-        "from groupnorm.cli import main; main()",
-        "triton-compile",
-        "--json",
-        "--unaligned",
-        "--shape",
-        "2,64,7,7",
-    ]
+    script = "from groupnorm.cli import main; main()"
+    options = ("--json", "--unaligned", "--shape", "2,64,7,7")
+    command = [sys.executable, "-c", script, "triton-compile", *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (row, *_) = [json.loads(line) for line in done.stdout.splitlines()]
