@@ -97,20 +97,15 @@ def timed(case, name, device, flush):
     output = torch.empty_like(x)
 
     def eager():
-        return torch.ops.aten.native_group_norm_backward(
-            dy, x, mean, rstd, gamma, n, channels, length, groups, [True] * 3
-        )
+        sizes = (n, channels, length, groups)
+        return torch.ops.aten.native_group_norm_backward(dy, x, mean, rstd, gamma, *sizes, [True] * 3)
 
-    compiled = torch.compile(
-        lambda dy, x: torch.ops.aten.native_group_norm_backward(
-            dy, x, mean, rstd, gamma, n, channels, length, groups, [True] * 3
-        )
-    )
+    compiled = torch.compile(eager)
     problem = gt.Problem("backward", n, channels, length, groups, name, name, None, name)
     row = {
         "case": case.name, "dtype": name, "path": gt.choose(problem, chip_of(x.device)).path,
         "ours_ms": median_ms(lambda: gt.group_norm_backward(dy, x, mean, rstd, gamma), flush),
-        "torch_ms": median_ms(eager, flush), "compile_ms": median_ms(lambda: compiled(dy, x), flush),
+        "torch_ms": median_ms(eager, flush), "compile_ms": median_ms(compiled, flush),
         "copy_ms": median_ms(lambda: output.copy_(x), flush),
     }  # fmt: skip
     row["of_copy"] = 1.5 * row["copy_ms"] / row["ours_ms"]  # three tensors against the copy's two
@@ -144,7 +139,8 @@ def main():
         parser.error("no GPU here; accepted: TRITON_INTERPRET=1 with --correctness")
     device = "cpu" if INTERPRETED else "cuda"
     result = {
-        "date": datetime.date.today().isoformat(), "device": "interpreter" if INTERPRETED else torch.cuda.get_device_name(),
+        "date": datetime.date.today().isoformat(),
+        "device": "interpreter" if INTERPRETED else torch.cuda.get_device_name(),
         "versions": {"groupnorm": groupnorm.__version__, "torch": torch.__version__, "triton": triton.__version__,
                      "python": platform.python_version()},
         "share_of_bounds": correctness(device), "rows": [],

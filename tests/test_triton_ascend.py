@@ -1,7 +1,7 @@
 """The Triton kernels through triton-ascend to Linalg and through AscendNPU-IR, without an NPU: `make test-ascend`.
 
-The last step, CANN's closed assembler, is not there: a stand-in of its name copies its input, so that the exit code tells
-of everything before it, on-chip memory planning included.
+The last step, CANN's closed assembler, is not there: a stand-in of its name copies its input, so that the exit code
+tells of everything before it, on-chip memory planning included.
 """
 
 import os
