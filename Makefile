@@ -13,13 +13,15 @@ SOURCES := $(shell find cmake csrc include src -type f -not -name '*.pyc') \
            CMakeLists.txt pyproject.toml README.md LICENSE
 CPP_FILES := $(shell find csrc include tests examples -name '*.cc' -o -name '*.h')
 
-.PHONY: help run test lint bench test-sanitize test-tsan test-aarch64 fuzz clean
+.PHONY: help run test lint bench test-triton test-ascend test-sanitize test-tsan test-aarch64 fuzz clean
 
 help:
 	@echo "make run            the gradients over two photographs, checked and drawn"
 	@echo "make test           all tests"
 	@echo "make lint           ruff, mypy, clang-format"
 	@echo "make bench          timings against rivals and what memory allows; writes benchmarks/results/, the tables of README and docs"
+	@echo "make test-triton    the Triton kernels: interpreted, and every variant compiled for GPUs; installs triton"
+	@echo "make test-ascend    the Triton kernels through triton-ascend and AscendNPU-IR, in an environment of their own"
 	@echo "make test-sanitize  the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make test-tsan      threads of the C interface under ThreadSanitizer"
 	@echo "make fuzz           RUNS executions of the C interface on random calls; needs clang"
@@ -69,6 +71,27 @@ bench: $(VENV)/made-bench
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/distributed.py
 	$(BIN)/python benchmarks/table.py
+
+# 290 MB: not part of what `make test` installs. Its tests run there too once it is here.
+$(VENV)/made-triton: $(VENV)/made-test
+	$(PIP) "triton==3.9.0"
+	@touch $@
+
+test-triton: $(VENV)/made-triton
+	GROUPNORM_TRITON_ALL=1 $(BIN)/python -m pytest tests/test_triton.py tests/test_triton_torch.py tests/test_triton_compile.py
+
+# An environment of its own: triton-ascend owns the import name triton.
+ASCEND := build/ascend-venv
+$(ASCEND)/made: $(SOURCES)
+	$(PYTHON) -m venv $(ASCEND)
+	$(ASCEND)/bin/pip install --quiet --disable-pip-version-check $(BUILD_TOOLS) $(TORCH) "triton-ascend==3.2.0" \
+	  "ascendnpu-ir==1.2.0" "pybind11>=2.13" ml_dtypes pytest
+	PATH="$(CURDIR)/$(ASCEND)/bin:$$PATH" $(ASCEND)/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation -Cbuild-dir=$(ASCEND)/cmake -e .
+	@touch $@
+
+test-ascend: $(ASCEND)/made
+	$(ASCEND)/bin/python -m pytest tests/test_triton_ascend.py
 
 # An environment of its own: the sanitized extension has the same name as the other.
 SANITIZE := build/sanitize

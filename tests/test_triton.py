@@ -27,8 +27,8 @@ NAMES = ("dx", "dgamma", "dbeta")
 # Plans that the table has for shapes too large to interpret: loops over channels, positions and chunks.
 SPLIT = gt.Plan("split", 1, 4, 128, 2, 4)
 CACHED = gt.Plan("cached", 1, 4, 128, 2, 4)
-NONZERO = [case for case in SMALL if case.name != "one_element"]
-FEW = [case for case in SMALL if case.name in ("odd", "rank2", "rank5", "many_channels", "short_rows")]
+NONZERO = [case for case in SMALL if case.name not in ("one_element", "many_samples")]
+FEW = [case for case in SMALL if case.name in ("odd", "rank2", "rank5")]
 
 
 def shrunk(case):
@@ -58,10 +58,15 @@ def relative(result, truth):
     return np.abs(array(result) - truth).max() / np.abs(truth).max()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", LOW_DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "family"),
+    [(FLOAT32, family) for family in FAMILIES]
+    + [(dtype, family) for dtype in LOW_DTYPES[1:] for family in ("centred", "offset_10000", "pixels")],
+)
 def test_backward_keeps_derived_bounds(dtype, family):
     for case in SMALL:
+        if case.name == "many_samples" and family != "centred":
+            continue  # a second each
         inputs = cases.make(case, dtype, family=family)
         truth = truth_of(inputs)
         bounds = bounds_of(inputs, truth)
@@ -71,8 +76,8 @@ def test_backward_keeps_derived_bounds(dtype, family):
 
 
 @pytest.mark.parametrize("plan", [SPLIT, CACHED], ids=["split", "cached"])
-@pytest.mark.parametrize("family", ["centred", "offset_10000", "pixels", "cancelling"])
-@pytest.mark.parametrize("dtype", LOW_DTYPES, ids=str)
+@pytest.mark.parametrize("family", ["centred", "offset_10000"])
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
 def test_other_plans_keep_derived_bounds(dtype, family, plan):
     for case in FEW:
         inputs = cases.make(case, dtype, family=family)
@@ -123,7 +128,7 @@ def test_16_bit_dx_is_the_rounded_truth(dtype):
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
 @pytest.mark.parametrize("dtype", LOW_DTYPES, ids=str)
 def test_bits_on_exact_data_are_those_of_the_truth_however_it_is_split(dtype, last):
-    inputs = cases.make_exact(Case("exact", (2, 8, 12, 20), 2), dtype)
+    inputs = cases.make_exact(Case("exact", (2, 8, 16, 16), 2), dtype)
     truth = truth_of(inputs)
     plans = [
         None,
@@ -196,8 +201,6 @@ def test_silu_keeps_derived_bounds(dtype, plan):
 @pytest.mark.parametrize("dtype", LOW_DTYPES, ids=str)
 def test_printed_formula_keeps_derived_bounds(dtype, plan):
     for case in NONZERO if plan is None else NONZERO[:2]:
-        if case.name == "many_samples":
-            continue
         for family in ("centred", "offset_10000", "pixels", "large"):
             inputs = cases.grouped(cases.make(case, dtype, family=family))
             arguments = (inputs.x, inputs.dy, inputs.gamma, inputs.mean, inputs.rstd)

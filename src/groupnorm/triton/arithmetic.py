@@ -6,12 +6,29 @@ order of roundings is what stands here. Formulas: docs/math.md, "The pivot" and 
 
 from __future__ import annotations
 
+import os
+
 import triton
 import triton.language as tl
 
 # Numbers that a kernel is not compiled anew for. Kernels that address x take D, C and L as multiples of constants
 # (UNIT_D, UNIT_C, UNIT_L), from which the compiler sees how wide a load may be.
 SIZES = ["Q", "G", "D", "C", "L", "M", "K", "ROW_BLOCKS", "GROUPS"]
+
+
+# Whether Triton interprets the kernels, which is settled when they are imported.
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@triton.jit
+def stored(value, pointer):
+    """float32 rounded to the dtype behind a pointer, to nearest and even. Triton 3.9's interpreter cuts bits off where
+    devices round to bfloat16: there, and there alone, they are rounded here."""
+    if INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
+        bits = value.to(tl.int32, bitcast=True)
+        even = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+        value = tl.where(value == value, even.to(tl.float32, bitcast=True), value)
+    return value.to(pointer.dtype.element_ty)
 
 
 @triton.jit
@@ -142,6 +159,6 @@ def tile_of(offset, valid, first, L, C, LAST: tl.constexpr, BLOCK_L: tl.constexp
     local = tl.arange(0, BLOCK_L)
     inside = valid[:, None] & (local < L - first)[None, :]
     if LAST:
-        return (offset + first * C)[:, None] + (local.to(tl.int64) * C)[None, :], inside
+        return (offset + first * C)[:, None] + (local * C)[None, :], inside
     else:
         return (offset + first)[:, None] + local[None, :], inside

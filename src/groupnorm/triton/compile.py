@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -21,6 +22,8 @@ from .plan import Chip, Problem
 from .schedule import Step
 
 _TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+# triton-ascend 3.2 names constants, where Triton has had their places since 3.3.
+_BY_NAME = "constexprs" not in inspect.signature(ASTSource.__init__).parameters
 _WAVE32 = ("gfx10", "gfx11", "gfx12")
 
 
@@ -92,12 +95,17 @@ def source_of(step: Step, types: Mapping[str, str], *, aligned: bool = True) -> 
                 signature[name] = "fp32"
             else:
                 signature[name] = "i32" if size < 2**31 else "i64"
+    if _BY_NAME:
+        values = {kernel.arg_names[i]: value for (i,), value in constants.items()}
+        return ASTSource(kernel, {n: t for n, t in signature.items() if t != "constexpr"}, values)
     return ASTSource(kernel, signature, constants, attributes)
 
 
 def compile_step(step: Step, problem: Problem, target: GPUTarget, *, aligned: bool = True) -> Any:
     """Triton's compiled kernel."""
     options: dict[str, Any] = {"num_warps": step.warps, "enable_fp_fusion": False}
+    if target.backend == "npu":
+        options = {}
     if target.backend == "hip" and target.warp_size == 64:
         options["num_warps"] = max(1, step.warps // 2)  # as many threads
     return triton.compile(source_of(step, operand_types(problem), aligned=aligned), target=target, options=options)
@@ -164,6 +172,35 @@ def report(compiled: Any, step: Step, target: GPUTarget, chip: Chip) -> Report:
     return Report(step.kernel, registers, spills, shared, load, store, held * threads / chip.max_threads)
 
 
-def assembler_of_npu() -> str | None:
-    """Where the closed assembler of CANN is, which the last step to a binary needs."""
-    return shutil.which("hivmc")
+def linalg_of(step: Step, problem: Problem, target: GPUTarget) -> str:
+    """What triton-ascend lowers a step to for an NPU: MLIR of the Linalg dialect, for which it needs no device."""
+    from triton._C.libtriton import ir
+    from triton.backends.ascend.compiler import AscendBackend, make_ttir, ttir_to_linalg
+
+    backend = AscendBackend(target)
+    options = backend.parse_options({})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    source = source_of(step, operand_types(problem))
+    module = source.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
+    metadata = {"hash": source.hash(), "target": target, **options.__dict__}
+    lowered = ttir_to_linalg(make_ttir(module, metadata, options), metadata, options, named_ops=True)
+    return lowered if isinstance(lowered, str) else str(lowered)
+
+
+def through_npu_compiler(linalg: str, target: GPUTarget, folder: Path) -> str:
+    """AscendNPU-IR's whole pipeline, memory planning on chip included, by `bishengir-compile` of PATH; what it gives
+    the closed assembler (`hivmc`, CANN's or a stand-in) comes back. RuntimeError where the pipeline refuses."""
+    compiler = shutil.which("bishengir-compile")
+    if compiler is None:
+        raise RuntimeError("bishengir-compile: not on PATH; accepted: that of the package ascendnpu-ir, or of CANN")
+    source, result = folder / "kernel.mlir", folder / "kernel"
+    source.write_text(linalg)
+    flags = ("--enable-hfusion-compile=true", "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true")
+    command = [compiler, str(source), f"--target={target.arch}", *flags, "-o", str(result)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError(f"bishengir-compile: {done.stderr.strip()[-2000:]}")
+    found = [file for file in folder.iterdir() if file.name.startswith("kernel") and file != source]
+    return found[0].read_text(errors="replace") if found else ""

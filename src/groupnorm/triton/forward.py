@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, silu, tile_of, two_sum
+from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, silu, stored, tile_of, two_sum
 from .gradient import per_channel, per_group
 
 
@@ -55,23 +55,33 @@ def forward_resident(
 ):  # fmt: skip
     """One program: BLOCK_G whole groups as one tile."""
     D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
-    group, channel, _, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, C, L, LAST, False, BLOCK_G, BLOCK_D)
+    _, channel, _, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, C, L, LAST, False, BLOCK_G, BLOCK_D)
     gamma, beta = load_rows(gamma_ptr, channel, valid, 1.0), load_rows(beta_ptr, channel, valid, 0.0)
     offsets, inside = tile_of(offset, valid, 0, L, C, LAST, BLOCK_L)
-    shift = load_stats(x_ptr, start_of(group, D, C, L, G, LAST), valid, 0.0, BLOCK_G == 1)
+    if BLOCK_G == 1:
+        groups = tl.program_id(0).to(tl.int64)
+        first = tl.load(x_ptr + start_of(groups, D, C, L, G, LAST)).to(tl.float32)
+    else:
+        groups = tl.program_id(0).to(tl.int64) * BLOCK_G + tl.arange(0, BLOCK_G)
+        first = tl.load(x_ptr + start_of(groups, D, C, L, G, LAST), mask=groups < Q, other=0.0).to(tl.float32)
+    shift = per_channel(first, BLOCK_G, BLOCK_D)
     d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
-    mean = per_channel(tl.div_rn(per_group(tl.sum(d, 1), BLOCK_G, BLOCK_D), M.to(tl.float32)), BLOCK_G, BLOCK_D)
-    around = tl.where(inside, d - mean[:, None], 0.0)
-    rest = per_channel(per_group(tl.sum(around, 1), BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
-    squares = per_channel(per_group(tl.sum(around * around, 1), BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
-    mean += tl.div_rn(rest, M.to(tl.float32))
-    rstd = rstd_of(squares - tl.div_rn(rest * rest, M.to(tl.float32)), M, eps)
-    # Every channel of a group knows the group's statistics: the first of them writes.
-    leads = valid & (channel % D == 0)
-    tl.store(mean_ptr + group + tl.zeros([BLOCK_G * BLOCK_D], tl.int32), shift + mean, mask=leads)
-    tl.store(rstd_ptr + group + tl.zeros([BLOCK_G * BLOCK_D], tl.int32), rstd, mask=leads)
-    y = output_of(d, mean, rstd, gamma, beta, SILU)
-    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)
+    count = M.to(tl.float32)
+    mean = tl.div_rn(per_group(tl.sum(d, 1), BLOCK_G, BLOCK_D), count)
+    around = tl.where(inside, d - per_channel(mean, BLOCK_G, BLOCK_D)[:, None], 0.0)
+    rest = per_group(tl.sum(around, 1), BLOCK_G, BLOCK_D)
+    squares = per_group(tl.sum(around * around, 1), BLOCK_G, BLOCK_D)
+    mean += tl.div_rn(rest, count)
+    rstd = rstd_of(squares - tl.div_rn(rest * rest, count), M, eps)
+    if BLOCK_G == 1:
+        tl.store(mean_ptr + groups, first + mean)
+        tl.store(rstd_ptr + groups, rstd)
+    else:
+        tl.store(mean_ptr + groups, first + mean, mask=groups < Q)
+        tl.store(rstd_ptr + groups, rstd, mask=groups < Q)
+    each_mean, each_rstd = per_channel(mean, BLOCK_G, BLOCK_D), per_channel(rstd, BLOCK_G, BLOCK_D)
+    y = output_of(d, each_mean, each_rstd, gamma, beta, SILU)
+    tl.store(y_ptr + offsets, stored(y, y_ptr), mask=inside)
 
 
 @triton.jit
@@ -170,4 +180,4 @@ def forward_apply(
     offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
     d = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None]
     y = output_of(d, mean, rstd, gamma, beta, SILU)
-    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(y_ptr + offsets, stored(y, y_ptr), mask=inside)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, tile_of, two_sum
+from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, stored, tile_of, two_sum
 from .gradient import (
     add_terms,
     chunk_sums,
@@ -27,9 +27,9 @@ from .gradient import (
 def store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, dy, product):
     """The sums of each channel, in the dtype of what takes them: the workspace, or dbeta and dgamma of one sample."""
     if sum_dy_ptr is not None:
-        tl.store(sum_dy_ptr + row, dy.to(sum_dy_ptr.dtype.element_ty), mask=valid)
+        tl.store(sum_dy_ptr + row, stored(dy, sum_dy_ptr), mask=valid)
     if sum_dy_xhat_ptr is not None:
-        tl.store(sum_dy_xhat_ptr + row, product.to(sum_dy_xhat_ptr.dtype.element_ty), mask=valid)
+        tl.store(sum_dy_xhat_ptr + row, stored(product, sum_dy_xhat_ptr), mask=valid)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -56,8 +56,10 @@ def fused_resident(
     centred = x - pivot[:, None]
     weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
     zero = tl.zeros([BLOCK_G * BLOCK_D, BLOCK_L], tl.float32)
-    sums = add_terms((zero, zero, zero, zero, zero), x, weighted, centred, pivot, power, inside, RECENTER)
-    sum_dy, product, xhat = close_sums(sums, ratio, s, RECENTER)
+    lane_dy, lane_t, lane_rest, lane_x, lane_x_rest = add_terms(
+        zero, zero, zero, zero, zero, x, weighted, centred, pivot, power, inside, RECENTER
+    )
+    sum_dy, product, xhat = close_sums(lane_dy, lane_t, lane_rest, lane_x, lane_x_rest, ratio, s, RECENTER)
     if RECENTER:
         s = per_channel(tl.div_rn(per_group(xhat, BLOCK_G, BLOCK_D), M.to(tl.float32)), BLOCK_G, BLOCK_D)
         product = tl.fma(-s, sum_dy, product)
@@ -67,7 +69,7 @@ def fused_resident(
         sum_dxhat_xhat = per_channel(per_group(gamma * product, BLOCK_G, BLOCK_D), BLOCK_G, BLOCK_D)
         high, slope = group_means(sum_dxhat, sum_dxhat_xhat, s, M)
         dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, high, slope, PRINTED)
-        tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        tl.store(dx_ptr + offsets, stored(dx, dx_ptr), mask=inside)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -122,4 +124,4 @@ def fused_cached(
                 dx = gradient_of(
                     dy_tile, gammas if PRINTED else gamma, centred, rstd, zero + high, zero + slope, PRINTED
                 )
-                tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+                tl.store(dx_ptr + offsets, stored(dx, dx_ptr), mask=inside)

@@ -23,6 +23,7 @@ from .arithmetic import (
     rows_of,
     saturated,
     silu_slope,
+    stored,
     tile_of,
     two_sum,
 )
@@ -59,9 +60,8 @@ def upstream(
 
 
 @triton.jit
-def add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr):
+def add_terms(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr):
     """sum_dy, sum dy * t, sum dy * rest and with RECENTER sum t, sum rest, where t + rest is xhat / ratio."""
-    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
     t = tl.where(inside, centred * power[:, None], 0.0)
     rest = tl.where(inside, (x - (centred + pivot[:, None])) * power[:, None], 0.0)
     if RECENTER:
@@ -71,9 +71,8 @@ def add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr
 
 
 @triton.jit
-def close_sums(sums, ratio, s, RECENTER: tl.constexpr):
+def close_sums(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER: tl.constexpr):
     """sum_dy, sum_dy_xhat and sum_xhat of each channel. With RECENTER xhat is that of the pivot, to be recentred."""
-    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = sums
     dy = tl.sum(sum_dy, 1)
     product = ratio * (tl.sum(sum_t, 1) + tl.sum(sum_rest, 1))
     if RECENTER:
@@ -90,14 +89,16 @@ def chunk_sums(
 ):  # fmt: skip
     """The sums of each channel over a chunk: TILES additions on a lane, then the lanes in a tree."""
     zero = tl.zeros([valid.shape[0], BLOCK_L], tl.float32)
-    sums = (zero, zero, zero, zero, zero)
+    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = zero, zero, zero, zero, zero
     for i in range(TILES):
         offsets, inside = tile_of(offset, valid, first + i * BLOCK_L, L, C, LAST, BLOCK_L)
         x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         centred = x - pivot[:, None]
         dy, _, _ = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
-        sums = add_terms(sums, x, dy, centred, pivot, power, inside, RECENTER)
-    return close_sums(sums, ratio, s, RECENTER)
+        sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = add_terms(
+            sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside, RECENTER
+        )
+    return close_sums(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER)
 
 
 @triton.jit
@@ -163,8 +164,8 @@ def over_chunks(pointer, row, valid, rows, K):
 @triton.jit
 def mean_of_xhat(sum_xhat_ptr, group, D, M, rows, K, BLOCK_D: tl.constexpr):
     """The mean of xhat over one group, what recentring takes away."""
-    high = 0.0
-    low = 0.0
+    high = tl.zeros([1], tl.float32)
+    low = tl.zeros([1], tl.float32)
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)
         high, low = two_sum(high, low, tl.sum(over_chunks(sum_xhat_ptr, group * D + d, d < D, rows, K), 0))
@@ -183,8 +184,9 @@ def fold(
     program = tl.program_id(0).to(tl.int64)
     rows = Q.to(tl.int64) * D
     if program < GROUPS:
-        sum_dxhat, dxhat_low = 0.0, 0.0
-        sum_dxhat_xhat, dxhat_xhat_low = 0.0, 0.0
+        # Of one element, since triton-ascend 3.2 does not lower a correctly rounded division of scalars.
+        none = tl.zeros([1], tl.float32)
+        sum_dxhat, dxhat_low, sum_dxhat_xhat, dxhat_xhat_low = none, none, none, none
         for first in range(0, D, BLOCK_D):
             d = first + tl.arange(0, BLOCK_D)
             valid = d < D
@@ -201,10 +203,10 @@ def fold(
             mean = tl.load(mean_ptr + program).to(tl.float32)
             rstd = tl.load(rstd_ptr + program).to(tl.float32)
             _, _, _, shift, _, _ = coefficients(mean, rstd, rstd, rstd, M, False)
-        high, slope = group_means(total, total_xhat, shift, M)
+        high, slope = group_means(total, total_xhat, none + shift, M)
         if high_ptr is not None:
-            tl.store(high_ptr + program, high)
-            tl.store(slope_ptr + program, slope)
+            tl.store(high_ptr + program + tl.arange(0, 1), high)
+            tl.store(slope_ptr + program + tl.arange(0, 1), slope)
     else:
         blocks = tl.cdiv(D, BLOCK_D)
         group = (program - GROUPS) // blocks
@@ -217,7 +219,7 @@ def fold(
                 q = n * G + group
                 dy = over_chunks(sum_dy_ptr, q * D + d, valid, rows, K)
                 product = over_chunks(sum_dy_xhat_ptr, q * D + d, valid, rows, K)
-                product = tl.fma(-mean_of_xhat(sum_xhat_ptr, q, D, M, rows, K, BLOCK_D), dy, product)
+                product = tl.fma(zero - mean_of_xhat(sum_xhat_ptr, q, D, M, rows, K, BLOCK_D), dy, product)
                 dbeta, dbeta_low = two_sum(dbeta, dbeta_low, dy)
                 dgamma, dgamma_low = two_sum(dgamma, dgamma_low, product)
             dbeta, dgamma = joined(dbeta, dbeta_low), joined(dgamma, dgamma_low)
@@ -237,9 +239,9 @@ def fold(
             dbeta = joined(tl.sum(beta_high, 0), tl.sum(beta_low, 0))
             dgamma = joined(tl.sum(gamma_high, 0), tl.sum(gamma_low, 0))
         if dgamma_ptr is not None:
-            tl.store(dgamma_ptr + group * D + d, dgamma, mask=valid)
+            tl.store(dgamma_ptr + group * D + d, stored(dgamma, dgamma_ptr), mask=valid)
         if dbeta_ptr is not None:
-            tl.store(dbeta_ptr + group * D + d, dbeta, mask=valid)
+            tl.store(dbeta_ptr + group * D + d, stored(dbeta, dbeta_ptr), mask=valid)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -267,7 +269,7 @@ def apply(
     centred = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - pivot[:, None]
     _, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
     dx = gradient_of(dy, gammas if PRINTED else gamma, centred, rstd, high, slope, PRINTED)
-    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    tl.store(dx_ptr + offsets, stored(dx, dx_ptr), mask=inside)
 
 
 @triton.jit

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from typing import Any
 
 import torch
 
 from . import forward as forward_kernels
 from . import fused, gradient, schedule
+from .arithmetic import INTERPRETED as INTERPRETED_KERNELS
 from .plan import CHIPS, Chip, Plan, Problem, choose
 from .schedule import Schedule
 
 Tensor = torch.Tensor
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = bool(INTERPRETED_KERNELS)
 
 KERNELS: dict[str, Any] = {
     "reduce": gradient.reduce,
@@ -46,6 +46,7 @@ def chip_of(device: torch.device) -> Chip:
     return like._replace(
         name=properties.name,
         units=properties.multi_processor_count,
+        lanes=properties.warp_size,
         cache=getattr(properties, "L2_cache_size", 0) or like.cache,
     )
 
@@ -58,9 +59,10 @@ def start(steps: Schedule, operands: dict[str, Tensor | None], device: torch.dev
         operands = {**operands, **dict(zip(sizes, torch.split(memory, list(sizes.values())), strict=True))}
     for step in steps.steps:
         pointers = {p: None if name is None else operands[name] for p, name in step.pointers.items()}
-        options: dict[str, Any] = {} if INTERPRETED or device.type == "npu" else {"num_warps": step.warps}
+        options: dict[str, Any] = {}
         if not INTERPRETED and device.type != "npu":
-            options["enable_fp_fusion"] = False
+            warps = max(1, step.warps * 32 // chip_of(device).lanes)
+            options = {"num_warps": warps, "enable_fp_fusion": False}
         KERNELS[step.kernel][(step.programs,)](**pointers, **step.sizes, **step.constants, **options)
 
 
@@ -138,7 +140,7 @@ def backward(
         return dx, None if dgamma is None else dgamma.zero_(), None if dbeta is None else dbeta.zero_()
     if not any(mask):
         return dx, dgamma, dbeta
-    last = _is_last(x)
+    last = _is_last(x) and device.type != "npu"
     problem = Problem(
         "backward", x.shape[0], x.shape[1], x.shape[2:].numel(), mean.shape[1], str(_name(x)), _name(gamma),
         None if activation is None else _name(beta), str(_name(mean)), last, activation is not None, recenter, mask,
@@ -187,6 +189,8 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Operator C on tensors that were checked: see `groupnorm.triton.group_norm`."""
     device = _check_device({"x": x, "gamma": gamma, "beta": beta})
+    if device.type == "npu":
+        raise NotImplementedError("group_norm: on npu; accepted: cpu, cuda (triton-ascend 3.2 does not lower it)")
     y = torch.empty_like(x)
     mean = x.new_empty((x.shape[0], num_groups), dtype=torch.float32)
     rstd = torch.empty_like(mean)

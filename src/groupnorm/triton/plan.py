@@ -61,6 +61,7 @@ class Chip(NamedTuple):
     max_threads: int
     tile: int = 4096  # elements of a tile of a loop
     resident: int = 8192  # elements of x that a program may hold
+    lanes: int = 32  # threads of a warp; plans count in warps of 32
 
     @property
     def is_npu(self) -> bool:
@@ -73,10 +74,10 @@ CHIPS: Final = {
     "cuda:80": Chip("NVIDIA A100", 108, 40 * MIB, 2.04e12, 65536, 2048),
     "cuda:90": Chip("NVIDIA H100", 132, 50 * MIB, 3.35e12, 65536, 2048),
     "cuda:100": Chip("NVIDIA B200", 148, 126 * MIB, 8.0e12, 65536, 2048),
-    "hip:gfx90a": Chip("AMD MI250X, one die", 110, 8 * MIB, 1.64e12, 131072, 2048),
-    "hip:gfx942": Chip("AMD MI300X", 304, 256 * MIB, 5.3e12, 131072, 2048),
+    "hip:gfx90a": Chip("AMD MI250X, one die", 110, 8 * MIB, 1.64e12, 131072, 2048, lanes=64),
+    "hip:gfx942": Chip("AMD MI300X", 304, 256 * MIB, 5.3e12, 131072, 2048, lanes=64),
     "hip:gfx1100": Chip("AMD RX 7900 XTX", 96, 96 * MIB, 0.96e12, 98304, 1024),
-    "npu:Ascend910B3": Chip("Ascend 910B3", 40, 192 * MIB, 1.6e12, 0, 0, tile=2048, resident=2048),
+    "npu:Ascend910B3": Chip("Ascend 910B3", 40, 192 * MIB, 1.6e12, 0, 0, tile=2048, resident=0),
 }
 
 
@@ -133,12 +134,19 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
     last = problem.channels_last
     size = BYTES[problem.dtype]
     whole = power_of_two(d) * power_of_two(length)
+    if last and problem.channels * min(power_of_two(length), chip.resident) >= 2**31:
+        whole = chip.resident + 1  # offsets within a tile are 32-bit
     if path == "resident" and whole > chip.resident:
         raise ValueError(f"path: 'resident' for groups of {d} channels of {length}; accepted: 'cached', 'split'")
-    if whole <= chip.resident and path in (None, "resident"):
+    if chip.is_npu and (path not in (None, "split") or last or problem.operator == "forward"):
+        raise ValueError(
+            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: the gradient and the "
+            "printed formula, split, contiguous: what triton-ascend 3.2 lowers"
+        )
+    if whole <= chip.resident and path in (None, "resident") and not chip.is_npu:
         # Small groups share a program, so that its lanes have work and it reads whole sectors.
-        together = max(1, 1024 // whole) if not chip.is_npu else 1
-        if path or not last or length == 1 or chip.is_npu or together * d * size >= 32:
+        together = max(1, 1024 // whole)
+        if path or not last or length == 1 or together * d * size >= 32:
             elements = together * whole
             return Plan(
                 "resident", together, power_of_two(d), power_of_two(length), 1,
@@ -147,7 +155,7 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
     sectors = not last or d * size >= 64  # a group's own channels fill the sectors that are read
     if last:
         block_d = min(power_of_two(d if sectors else problem.channels), 64)
-        block_l = min(power_of_two(length), chip.tile // block_d)
+        block_l = min(power_of_two(length), chip.tile // block_d, max(1, 2**30 // power_of_two(problem.channels)))
     else:
         block_l = min(power_of_two(length), chip.tile)
         block_d = min(power_of_two(d), chip.tile // block_l)
@@ -163,7 +171,7 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
     able = problem.operator != "forward" and not problem.recenter
     if path == "cached" and not able:
         raise ValueError(f"path: 'cached' for {problem.operator} or with recenter; accepted: 'resident', 'split'")
-    if path == "cached" or (path is None and able and fills and in_cache and sectors):
+    if path == "cached" or (path is None and able and fills and in_cache and sectors and not chip.is_npu):
         return tile._replace(path="cached", block_d=min(block_d, power_of_two(d)))
     return tile
 
