@@ -84,7 +84,8 @@ test-triton: $(VENV)/made-triton
 ASCEND := build/ascend-venv
 $(ASCEND)/made: $(SOURCES)
 	$(PYTHON) -m venv $(ASCEND)
-	$(ASCEND)/bin/pip install --quiet --disable-pip-version-check $(BUILD_TOOLS) $(TORCH) "triton-ascend==3.2.0" \
+	$(ASCEND)/bin/pip install --quiet --disable-pip-version-check "scikit-build-core>=1.1" "nanobind>=3.1" "cmake>=3.20" ninja \
+	  "numpy<2" $(TORCH) "triton-ascend==3.2.0" \
 	  "ascendnpu-ir==1.2.0" "pybind11>=2.13" ml_dtypes pytest
 	PATH="$(CURDIR)/$(ASCEND)/bin:$$PATH" $(ASCEND)/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	  --no-build-isolation -Cbuild-dir=$(ASCEND)/cmake -e .

@@ -54,7 +54,7 @@ def forward_resident(
     UNIT_D: tl.constexpr, UNIT_C: tl.constexpr, UNIT_L: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_G whole groups as one tile."""
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     _, channel, _, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, C, L, LAST, False, BLOCK_G, BLOCK_D)
     gamma, beta = load_rows(gamma_ptr, channel, valid, 1.0), load_rows(beta_ptr, channel, valid, 0.0)
     offsets, inside = tile_of(offset, valid, 0, L, C, LAST, BLOCK_L)
@@ -101,7 +101,7 @@ def forward_reduce(
 ):  # fmt: skip
     """One program: the statistics of BLOCK_D channels over one chunk; channels as in `reduce`."""
     program = tl.program_id(0).to(tl.int64)
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     blocks = (Q // G if LAST else Q) * ROW_BLOCKS
     chunk = program // blocks
     block = (program % blocks) // ROW_BLOCKS
@@ -133,7 +133,7 @@ def forward_fold(
     """One program: mean and rstd of a group, from the chunks of its channels; `shifted` is the mean less the group's
     first element. Means first, then the squares around what they come to."""
     group = tl.program_id(0).to(tl.int64)
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     rows = Q.to(tl.int64) * D
     high, low = 0.0, 0.0
     for first in range(0, D, BLOCK_D):
@@ -168,7 +168,7 @@ def forward_apply(
 ):  # fmt: skip
     """One program: y of BLOCK_D channels at BLOCK_L positions."""
     program = tl.program_id(0).to(tl.int64)
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     blocks = (Q // G if LAST else Q) * ROW_BLOCKS
     first = (program // blocks) * BLOCK_L
     block = (program % blocks) // ROW_BLOCKS

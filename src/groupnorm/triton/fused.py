@@ -41,7 +41,7 @@ def fused_resident(
     UNIT_L: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_G whole groups as one tile, [BLOCK_G * BLOCK_D, BLOCK_L]."""
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     group, channel, row, offset, valid = rows_of(tl.program_id(0), 0, Q, G, D, C, L, LAST, False, BLOCK_G, BLOCK_D)
     mean, rstd = (
         load_stats(mean_ptr, group, valid, 0.0, BLOCK_G == 1),
@@ -81,7 +81,7 @@ def fused_cached(
     UNIT_L: tl.constexpr,
 ):  # fmt: skip
     """One program: one group, tile by tile, and once more for dx; chunks as in `reduce`."""
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     high_sum, high_low = 0.0, 0.0
     slope_sum, slope_low = 0.0, 0.0
     for first_d in range(0, D, BLOCK_D):

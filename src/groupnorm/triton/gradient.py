@@ -130,7 +130,7 @@ def reduce(
     """One program: the sums of BLOCK_D channels over one chunk. ROW_BLOCKS blocks of channels are a sample (LAST), else
     a group."""
     program = tl.program_id(0).to(tl.int64)
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     blocks = (Q // G if LAST else Q) * ROW_BLOCKS
     chunk = program // blocks
     block = (program % blocks) // ROW_BLOCKS
@@ -254,7 +254,7 @@ def apply(
 ):  # fmt: skip
     """One program: dx of BLOCK_D channels at BLOCK_L positions; channels as in `reduce`."""
     program = tl.program_id(0).to(tl.int64)
-    D, C, L = D * UNIT_D, C * UNIT_C, L * UNIT_L
+    D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     blocks = (Q // G if LAST else Q) * ROW_BLOCKS
     first = (program // blocks) * BLOCK_L
     block = (program % blocks) // ROW_BLOCKS
