@@ -27,21 +27,26 @@ using Address = uintptr_t;
 
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
+gn::Problem problem_of(gn::Operator op, int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout,
+                       int64_t n, int64_t channels, int64_t length, int64_t groups) {
+  gn::Problem problem{};
+  problem.op = op;
+  problem.dtype = static_cast<gn::DType>(dtype);
+  problem.gamma_dtype = static_cast<gn::DType>(gamma_dtype);
+  problem.beta_dtype = static_cast<gn::DType>(beta_dtype);
+  problem.stats_dtype = static_cast<gn::DType>(stats_dtype);
+  problem.layout = static_cast<gn::Layout>(layout);
+  problem.n = n;
+  problem.channels = channels;
+  problem.length = length;
+  problem.groups = groups;
+  return problem;
+}
+
 void group_normalization_grad(int dtype, int64_t n, int64_t groups, int64_t length, Address x, Address dy,
                               Address gamma, Address mean, Address rstd, Address dx, int threads) {
-  const auto type = static_cast<gn::DType>(dtype);
-  const gn::Problem problem{gn::Operator::kGroupNormalizationGrad,
-                            type,
-                            type,
-                            type,
-                            type,
-                            gn::Layout::kContiguous,
-                            n,
-                            groups,
-                            length,
-                            groups,
-                            false,
-                            0};
+  const gn::Problem problem = problem_of(gn::Operator::kGroupNormalizationGrad, dtype, dtype, dtype, dtype,
+                                         static_cast<int>(gn::Layout::kContiguous), n, groups, length, groups);
   gn::run_released(problem, {pointer(x), pointer(dy), pointer(gamma), nullptr, pointer(mean), pointer(rstd)},
                    {pointer(dx), nullptr, nullptr, nullptr, nullptr, nullptr}, threads);
 }
@@ -50,20 +55,11 @@ void group_norm_backward(int dtype, int gamma_dtype, int beta_dtype, int stats_d
                          int64_t channels, int64_t length, int64_t groups, Address dy, Address x, Address mean,
                          Address rstd, Address gamma, Address beta, Address dx, Address dgamma, Address dbeta,
                          bool recenter, int activation, double swish_scale, int threads) {
-  const gn::Problem problem{gn::Operator::kGroupNormBackward,
-                            static_cast<gn::DType>(dtype),
-                            static_cast<gn::DType>(gamma_dtype),
-                            static_cast<gn::DType>(beta_dtype),
-                            static_cast<gn::DType>(stats_dtype),
-                            static_cast<gn::Layout>(layout),
-                            n,
-                            channels,
-                            length,
-                            groups,
-                            recenter,
-                            0,
-                            static_cast<gn::Activation>(activation),
-                            swish_scale};
+  gn::Problem problem = problem_of(gn::Operator::kGroupNormBackward, dtype, gamma_dtype, beta_dtype, stats_dtype,
+                                   layout, n, channels, length, groups);
+  problem.recenter = recenter;
+  problem.activation = static_cast<gn::Activation>(activation);
+  problem.swish_scale = swish_scale;
   gn::run_released(problem, {pointer(x), pointer(dy), pointer(gamma), pointer(beta), pointer(mean), pointer(rstd)},
                    {pointer(dx), pointer(dgamma), pointer(dbeta), nullptr, nullptr, nullptr}, threads);
 }
@@ -71,20 +67,11 @@ void group_norm_backward(int dtype, int gamma_dtype, int beta_dtype, int stats_d
 void group_norm(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype, int layout, int64_t n, int64_t channels,
                 int64_t length, int64_t groups, Address x, Address gamma, Address beta, double eps, int activation,
                 double swish_scale, Address y, Address mean, Address rstd, int threads) {
-  const gn::Problem problem{gn::Operator::kGroupNorm,
-                            static_cast<gn::DType>(dtype),
-                            static_cast<gn::DType>(gamma_dtype),
-                            static_cast<gn::DType>(beta_dtype),
-                            static_cast<gn::DType>(stats_dtype),
-                            static_cast<gn::Layout>(layout),
-                            n,
-                            channels,
-                            length,
-                            groups,
-                            false,
-                            eps,
-                            static_cast<gn::Activation>(activation),
-                            swish_scale};
+  gn::Problem problem = problem_of(gn::Operator::kGroupNorm, dtype, gamma_dtype, beta_dtype, stats_dtype, layout, n,
+                                   channels, length, groups);
+  problem.eps = eps;
+  problem.activation = static_cast<gn::Activation>(activation);
+  problem.swish_scale = swish_scale;
   gn::run_released(problem, {pointer(x), nullptr, pointer(gamma), pointer(beta), nullptr, nullptr},
                    {nullptr, nullptr, nullptr, pointer(y), pointer(mean), pointer(rstd)}, threads);
 }
@@ -94,21 +81,10 @@ void group_norm_backward_part(int dtype, int gamma_dtype, int beta_dtype, int st
                               int64_t channels, int64_t length, int64_t groups, Address dy, Address x, Address mean,
                               Address rstd, Address gamma, Address beta, Address given, Address dx, Address dgamma,
                               Address dbeta, Address sums, int activation, int64_t total_length, int threads) {
-  const gn::Problem problem{gn::Operator::kGroupNormBackward,
-                            static_cast<gn::DType>(dtype),
-                            static_cast<gn::DType>(gamma_dtype),
-                            static_cast<gn::DType>(beta_dtype),
-                            static_cast<gn::DType>(stats_dtype),
-                            static_cast<gn::Layout>(layout),
-                            n,
-                            channels,
-                            length,
-                            groups,
-                            false,
-                            0,
-                            static_cast<gn::Activation>(activation),
-                            1,
-                            total_length};
+  gn::Problem problem = problem_of(gn::Operator::kGroupNormBackward, dtype, gamma_dtype, beta_dtype, stats_dtype,
+                                   layout, n, channels, length, groups);
+  problem.activation = static_cast<gn::Activation>(activation);
+  problem.total_length = total_length;
   gn::run_released(
       problem,
       {pointer(x), pointer(dy), pointer(gamma), pointer(beta), pointer(mean), pointer(rstd),
@@ -121,21 +97,11 @@ void group_norm_part(int dtype, int gamma_dtype, int beta_dtype, int stats_dtype
                      int64_t channels, int64_t length, int64_t groups, Address x, Address gamma, Address beta,
                      Address given, double eps, int activation, Address y, Address mean, Address rstd, Address sums,
                      int64_t total_length, int threads) {
-  const gn::Problem problem{gn::Operator::kGroupNorm,
-                            static_cast<gn::DType>(dtype),
-                            static_cast<gn::DType>(gamma_dtype),
-                            static_cast<gn::DType>(beta_dtype),
-                            static_cast<gn::DType>(stats_dtype),
-                            static_cast<gn::Layout>(layout),
-                            n,
-                            channels,
-                            length,
-                            groups,
-                            false,
-                            eps,
-                            static_cast<gn::Activation>(activation),
-                            1,
-                            total_length};
+  gn::Problem problem = problem_of(gn::Operator::kGroupNorm, dtype, gamma_dtype, beta_dtype, stats_dtype, layout, n,
+                                   channels, length, groups);
+  problem.eps = eps;
+  problem.activation = static_cast<gn::Activation>(activation);
+  problem.total_length = total_length;
   gn::run_released(
       problem,
       {pointer(x), nullptr, pointer(gamma), pointer(beta), nullptr, nullptr,

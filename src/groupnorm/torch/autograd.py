@@ -224,6 +224,8 @@ def _no_derivative(ctx: Any, *grads: Tensor) -> None:
 
 def is_dual(tensor: Tensor) -> bool:
     """Whether it carries a tangent of forward mode."""
+    if tensor.layout != torch.strided:  # nothing that forward mode knows
+        return False
     # Level 0 is the only one; inside a compiled graph forward_ad does not know that it was entered.
     return forward_ad.unpack_dual(tensor, level=0).tangent is not None  # type: ignore[no-untyped-call]
 
