@@ -22,7 +22,7 @@ from groupnorm.machine import cpu_name
 from groupnorm.torch import GroupNorm, replace_group_norm
 
 RESULT = Path(__file__).parent / "results" / "training.json"
-BACKWARD = ("aten::native_group_norm_backward", "groupnorm::group_norm_backward")
+BACKWARD = ("aten::native_group_norm_backward", "_GroupNormBackward")
 SETUPS = [
     (layout, dtype, fused)
     for layout in ("contiguous", "channels-last")
