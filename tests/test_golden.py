@@ -282,6 +282,10 @@ BAD_LISTS = [
     ("a.json", "[{", "not JSON"),
     ("a.json", "{}", "dict; accepted: a list of cases"),
     ("a.json", "[1]", "int; accepted: an object"),
+    *(
+        ("a.json", json.dumps(MSOPST).replace("[2, 3]", f"[2, {size}]"), "accepted: whole numbers")
+        for size in ("2.7", "1e999", '"3"')
+    ),
     ("a.json", json.dumps(MSOPST).replace("[2, 3]", "[2, 4]"), "num_groups: 4; accepted: 3, the second size of x"),
     ("a.json", json.dumps(MSOPST).replace("uniform", "weibull"), "'weibull'; accepted: uniform or normal"),
     ("a.json", json.dumps(MSOPST).replace("[-3, 3]", "[-3, NaN]"), "accepted: two finite numbers"),

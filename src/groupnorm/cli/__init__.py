@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)  # as a shell has it for SIGPIPE; 1 is a verdict
     except MemoryError as error:
         _fail(f"not enough memory{f': {error}' if str(error) else ''}")
-    except (OSError, TypeError, ValueError, RuntimeError) as error:
+    except (OSError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         _fail(str(error))
 
 

@@ -85,7 +85,7 @@ def compare(
 
 def _print(results: list[Result]) -> None:
     console = Console()
-    table = Table(title=f"verdict by {', '.join(sorted({r.standard for r in results}))}")
+    table = Table(title=Text(f"verdict by {', '.join(sorted({r.standard for r in results}))}"))
     table.add_column("output", overflow="fold")
     for column in ("verdict", "elements", "differing", "largest error"):
         table.add_column(column, justify="right")
@@ -100,7 +100,7 @@ def _print(results: list[Result]) -> None:
 
 
 def _print_details(console: Console, r: Result) -> None:
-    metrics = Table(title=f"{r.name}: {'x'.join(map(str, r.shape))} {r.dtype}", show_header=False)
+    metrics = Table(title=Text(f"{r.name}: {'x'.join(map(str, r.shape))} {r.dtype}"), show_header=False)
     for name, value in r.metrics.items():
         metrics.add_row(name, f"{value:.6g}")
     console.print(metrics)

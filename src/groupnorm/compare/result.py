@@ -97,6 +97,8 @@ def _metrics(t: scan.Totals) -> dict[str, float]:
     """msaccucmp's definitions: relative errors where |golden| > 2.2e-16, distances over its root of squares."""
     s, m = t.sums.get, t.maxima.get
     square, got, golden = s("square", 0.0), s("got_square", 0.0), s("golden_square", 0.0)
+    # The square of got is golden's plus a difference: of a got that is 0, or nearly, rounding is all that is left.
+    got = got if got > 1e-13 * golden else 0.0
     if t.nonfinite:
         square = math.inf
     both = math.sqrt(got) * math.sqrt(golden)

@@ -204,13 +204,23 @@ def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[Array
     few = got[differ]
     g = g[differ]
     a = _widened(few, work)
-    ulp: npt.NDArray[Any] = np.abs(ordinals(few) - ordinals(golden[differ]))
+    ulp = _distance(ordinals(few), ordinals(golden[differ]))
     error = np.abs(a - g)
     if not np.isfinite(error).all():
         a, g, error, ulp = _settle(totals, a, g, error, ulp)
     ratio = _add_block(totals, dtype_name(golden.dtype), a, g, error, ulp)
     _keep_worst(totals, ratio, differ + start)
     return differ, error, ratio > 1
+
+
+def _distance(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Between ordinals; those of float64 on both sides of 0 may be further apart than an int64 holds, and saturate."""
+    apart: npt.NDArray[Any] = np.abs(ours - theirs)
+    if ours.dtype == np.int64:
+        most = (1 << 62) - 1
+        sides = np.minimum(np.abs(ours), most) + np.minimum(np.abs(theirs), most)
+        apart = np.where((ours ^ theirs) < 0, sides, apart)
+    return apart
 
 
 def _add_block(

@@ -105,6 +105,8 @@ def _open_npz(side: str, path: Path, name: str, dtype: np.dtype[Any] | None) -> 
             if chosen not in names:
                 raise ValueError(f"no array {chosen or 'dx'} among {', '.join(names) or 'none'}")
             array = archive[chosen]
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{chosen} is no array; accepted: members in the format of .npy")
     except (OSError, MemoryError):
         raise
     except Exception as error:  # NumPy, zipfile and zlib each have their own for a damaged file

@@ -10,6 +10,7 @@ import ast
 import csv
 import itertools
 import json
+import operator
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def read(path: Path, defaults: Defaults) -> list[Request]:
 def _request(where: str, api: str, shapes: dict[str, Any], dtypes: dict[str, str], **fields: Any) -> Request:
     op, operands, _ = _OPS[api]
     try:
-        given = {name: tuple(int(size) for size in shapes[name]) for name in operands if shapes.get(name) is not None}
+        given = {name: tuple(map(operator.index, shapes[name])) for name in operands if shapes.get(name) is not None}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: shapes: {shapes}; accepted: whole numbers") from error
     if "x" not in given or "mean" not in given:
