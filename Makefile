@@ -106,10 +106,11 @@ $(SANITIZE)/made: $(SOURCES)
 	  -Ccmake.build-type=RelWithDebInfo -Cinstall.strip=false '.[test]'
 	@touch $@
 
-# Leaks are CPython's own at exit; torch and the example are not part of this environment.
+# Leaks are CPython's own at exit; torch and the example are not part of this environment. Golden data and comparison
+# are Python over files.
 test-sanitize: $(SANITIZE)/made
 	CXXFLAGS="-fsanitize=address,undefined" LD_PRELOAD="$(SANITIZER_RUNTIME)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(SANITIZE)/bin/python -m pytest -p no:cacheprovider
+	  $(SANITIZE)/bin/python -m pytest -p no:cacheprovider --ignore-glob='*/test_golden*' --ignore-glob='*/test_compare*'
 
 TSAN := build/tsan
 test-tsan: $(VENV)/made-base
