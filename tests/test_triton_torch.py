@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-import groupnorm.torch  # noqa: F401
 from groupnorm import cases, reference
 from groupnorm.cases import Case, uniform
-from groupnorm.torch import device
 from triton_interpreted import array, channels_last, gt, interpreter, tensor, torch  # noqa: F401
+
+from groupnorm.torch import device  # isort: skip
 
 OPS = torch.ops.groupnorm
 NAMES = ("group_norm", "group_norm_backward", "group_normalization_grad")
