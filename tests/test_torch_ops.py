@@ -1,9 +1,6 @@
 """torch.ops.groupnorm: the core's bits, and everything that PyTorch asks of an operator."""
 
 import copy
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -13,54 +10,7 @@ from groupnorm import cases, reference
 
 torch = pytest.importorskip("torch", reason="torch is not installed: `make test` installs it")
 import groupnorm.torch as gt  # noqa: E402
-
-OPS = torch.ops.groupnorm
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-NARROW = [torch.float16, torch.bfloat16]
-ACTIVATIONS = [None, "silu"]
-
-
-def channels_last(x):
-    return x.movedim(1, -1).contiguous().movedim(-1, 1)
-
-
-LAYOUTS = {
-    "contiguous": lambda x: x,
-    "channels-last": channels_last,
-    "permuted": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
-    "slice": lambda x: torch.cat([x, x], -1)[..., : x.shape[-1]],
-    "unaligned": lambda x: torch.frombuffer(
-        bytearray(b"\0" + bytes(x.contiguous().view(torch.uint8).numpy())), dtype=x.dtype, offset=1
-    ).reshape(x.shape),
-}
-
-
-def make(shape=(2, 6, 4, 5), groups=3, dtype=torch.float32, parameter=None, layout="contiguous", seed=1):
-    """dy, x, mean, rstd, weight, bias."""
-    generator = torch.Generator().manual_seed(seed)
-    parameter = parameter or dtype
-    x, dy = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in range(2))
-    weight, bias = (torch.randn(shape[1], generator=generator, dtype=torch.float64).to(parameter) for _ in range(2))
-    x, dy = LAYOUTS[layout](x), LAYOUTS[layout](dy)
-    _, mean, rstd = OPS.group_norm(x, groups, weight, bias)
-    if dtype in NARROW and parameter == dtype:
-        mean, rstd = mean.to(dtype), rstd.to(dtype)
-    return dy, x, mean, rstd, weight, bias
-
-
-def same(a, b):
-    """The same bits, and None where there is None."""
-    if a is None or b is None:
-        return a is b
-    return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
-    )
-
-
-def narrow_pairs():
-    return [(dtype, None) for dtype in DTYPES] + [(dtype, torch.float32) for dtype in NARROW]
+from tensors import ACTIVATIONS, LAYOUTS, NARROW, OPS, channels_last, make, narrow_pairs, same  # noqa: E402
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -387,80 +337,3 @@ def test_cases_of_the_table():
         results = OPS.group_norm_backward(dy, x, mean, rstd, gamma, None, [True] * 3)
         expected = groupnorm.group_norm_backward(made.dy, made.x, made.mean, made.rstd, made.gamma)
         assert all(np.array_equal(a.numpy(), b, equal_nan=True) for a, b in zip(results, expected, strict=True))
-
-
-# ---- threads ----
-
-
-def test_the_core_works_on_the_threads_of_pytorch():
-    """No thread of our own beside those of PyTorch's OpenMP runtime, and the same bits on any number of them."""
-    code = """
-        import os, threading, torch, groupnorm, groupnorm.torch as gt
-        from groupnorm.torch import team
-        assert team.join()
-        x = torch.randn(4, 32, 40, 40)
-        results = set()
-        for threads in (1, 2, 3, 5):
-            torch.set_num_threads(threads)
-            torch.zeros(10**6).add_(1)  # PyTorch's own threads are there
-            before = len(os.listdir("/proc/self/task"))
-            results.add(gt.group_norm(x, 8).numpy().tobytes())
-            assert len(os.listdir("/proc/self/task")) == before, threads
-        assert len(results) == 1
-        call = lambda: results.add(gt.group_norm(x, 8).numpy().tobytes())
-        callers = [threading.Thread(target=call) for _ in range(4)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-        assert len(results) == 1
-        child = os.fork()  # it has none of PyTorch's threads, and takes ours
-        if child == 0:
-            os._exit(results != {groupnorm.group_norm(x.numpy(), 8, num_threads=3)[0].tobytes()})
-        assert os.waitpid(child, 0)[1] == 0
-        print("done")
-    """
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
-    assert result.stdout == "done\n", result.stderr
-
-
-# ---- the short way ----
-
-
-def test_the_short_way_is_taken_by_plain_tensors_alone():
-    """Whoever looks at operators sees ours: modes, tracing, subclasses; and hooks may hand back what they like."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    from groupnorm.torch import eager
-
-    x = torch.randn(2, 4, 3, requires_grad=True)
-    weight = torch.nn.Parameter(torch.randn(4))
-    assert eager.applies(x, weight, None)
-    assert not eager.applies(x.to("meta"), weight, None)
-    seen = []
-
-    class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(func.name())
-            return func(*args, **(kwargs or {}))
-
-    with Mode():
-        gt.group_norm(x, 2, weight).sum().backward()
-    assert "groupnorm::group_norm" in seen
-    assert "groupnorm::group_norm_backward" in seen
-
-    class Subclass(torch.Tensor):
-        pass
-
-    sub = x.detach().as_subclass(Subclass)
-    assert not eager.applies(sub, weight, None)
-    assert same(torch.Tensor(gt.group_norm(sub, 2, weight)), gt.group_norm(x, 2, weight).detach())
-    traced = torch.jit.trace(lambda t: gt.group_norm(t, 2), x.detach())
-    assert "groupnorm::group_norm" in str(traced.graph)
-
-    long = x.detach().requires_grad_()
-    torch.ops.groupnorm.group_norm(long, 2, weight)[0].sum().backward()
-    short = x.detach().requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
-        gt.group_norm(short, 2, weight).sum().backward()
-    assert same(short.grad, long.grad)

@@ -16,6 +16,7 @@
 #include "../core/parallel.h"
 #include "plain.h"
 #include "run.h"
+#include "tensor.h"
 #include "triad.h"
 
 namespace nb = nanobind;
@@ -182,6 +183,14 @@ NB_MODULE(_core, m) {
         nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
   m.def("plain_group_norm", &gn::plain::group_norm, nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg());
+  m.def("use_torch", &gn::tensor::use);
+  m.def("plain_tensors", &gn::tensor::are_plain);
+  m.def("plain_tensors_group_norm_backward", &gn::tensor::group_norm_backward, nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg(), nb::arg("activation") = nb::none());
+  m.def("plain_tensors_group_norm", &gn::tensor::group_norm, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg().none(), nb::arg("weight") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("eps") = 1e-5,
+        nb::arg("activation") = nb::none());
   m.def("register_bfloat16", &gn::plain::register_bfloat16);
   m.def("group_normalization_grad", &group_normalization_grad);
   m.def("group_norm_backward", &group_norm_backward);

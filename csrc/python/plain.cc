@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "run.h"
+#include "strides.h"
 
 namespace nb = nanobind;
 
@@ -66,20 +67,10 @@ bool read(nb::handle object, Operand* operand) {
 
 bool read_optional(nb::handle object, Operand* operand) { return object.is_none() || read(object, operand); }
 
-// Whether x [N, C, *] lies as [N, *, C]; strides of dimensions of size 1 do not count.
+// Whether x [N, C, *] lies as [N, *, C].
 bool channels_last(const Operand& x) {
-  npy_intp expected = PyArray_ITEMSIZE(x.array);
-  const auto fits = [&](int axis) {
-    const npy_intp size = x.size(axis);
-    if (size != 1 && PyArray_STRIDE(x.array, axis) != expected) return false;
-    expected *= size;
-    return true;
-  };
-  if (x.rank() < 3 || !fits(1)) return false;
-  for (int axis = x.rank() - 1; axis >= 2; --axis) {
-    if (!fits(axis)) return false;
-  }
-  return fits(0);
+  return is_channels_last<npy_intp>(x.rank(), PyArray_DIMS(x.array), PyArray_STRIDES(x.array),
+                                    PyArray_ITEMSIZE(x.array));
 }
 
 bool lies_in(const Operand& operand, Layout layout) {

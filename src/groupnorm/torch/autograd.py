@@ -15,6 +15,7 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 from torch.autograd import forward_ad
 
+from .. import _core
 from .check import Tensor
 from .ops import LIBRARY
 
@@ -241,6 +242,22 @@ def _without_tangents(name: str, kernel: Callable[..., Any], keyset: Any, *args:
     return kernel(keyset, *args, **kwargs)
 
 
+def _shorter(short: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Without another way through the dispatcher, where below Autograd there is nothing but the kernel of the CPU."""
+    nothing_else = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutogradCPU
+    )
+
+    def of_autograd(keyset: Any, *args: Any) -> Any:
+        if keyset == nothing_else and forward_ad._current_level < 0:
+            results = short(torch.is_grad_enabled(), False, torch.get_num_threads(), *args)
+            if results is not None:
+                return results
+        return kernel(keyset, *args)
+
+    return of_autograd
+
+
 def register() -> None:
     """Makes the derivatives known to PyTorch."""
     rules: tuple[tuple[str, Callable[..., Any], Callable[..., Any] | None], ...] = (
@@ -248,8 +265,14 @@ def register() -> None:
         ("group_norm_backward", backward_of_backward, setup_backward),
         ("group_normalization_grad", _no_derivative, None),
     )
+    short: dict[str, Callable[..., Any]] = {
+        "group_norm": _core.plain_tensors_group_norm,
+        "group_norm_backward": _core.plain_tensors_group_norm_backward,
+    }
     for name, backward, setup in rules:
         operator = getattr(torch.ops.groupnorm, name).default
         info = Info(backward, setup)
-        kernel = functools.partial(_without_tangents, name, make_autograd_impl(operator, info))
+        kernel: Callable[..., Any] = functools.partial(_without_tangents, name, make_autograd_impl(operator, info))
+        if name in short:
+            kernel = _shorter(short[name], kernel)
         LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]

@@ -63,9 +63,14 @@ def _beside_input(input: Tensor, **tensors: Tensor | None) -> None:
             raise ValueError(f"{name}: on {tensor.device}; accepted: {input.device}, the device of the first tensor")
 
 
-def _input(input: Tensor) -> None:
+def strided(input: Tensor) -> None:
+    """What PyTorch refuses an operator without naming the argument."""
     if input.layout != torch.strided:
         raise TypeError(f"input: layout {input.layout}; accepted: {torch.strided}")
+
+
+def _input(input: Tensor) -> None:
+    strided(input)
     _dtype("input", input, tuple(CODES))
     if input.dim() < 2:
         raise ValueError(f"input: shape {tuple(input.shape)}; accepted: rank 2 and up, [N, C, *]")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import eager, transforms
+from . import check, eager, transforms
 from .check import ACTIVATIONS, Tensor
 
 
@@ -44,10 +44,12 @@ def group_norm(
     """
     arguments = (input, num_groups, weight, bias, eps, activation)
     if not torch.compiler.is_compiling():
+        direct = eager.group_norm(*arguments)
+        if direct is not None:
+            return direct
         if transforms.active(input, weight, bias):
             return transforms.group_norm(*arguments)
-        if eager.applies(input, weight, bias):
-            return eager.group_norm(*arguments)
+        check.strided(input)
     if _is_sharded(input, weight, bias):
         from . import sharded
 

@@ -25,6 +25,7 @@ from . import check, device
 from .check import ACTIVATIONS, CODES, Tensor, statistics_dtype
 from .layout import address, contiguous, empty_for, in_layout, layout_of, length, optional
 
+_core.use_torch(torch)
 LIBRARY = torch.library.Library("groupnorm", "DEF")  # type: ignore[no-untyped-call]
 SCHEMAS = (
     "group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, "
@@ -49,6 +50,11 @@ def group_norm(
     activation: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """On CPU tensors."""
+    results = _core.plain_tensors_group_norm(
+        False, False, torch.get_num_threads(), input, num_groups, weight, bias, eps, activation
+    )
+    if results is not None:
+        return results
     check.forward(input, num_groups, weight, bias, eps, activation)
     layout = layout_of(input) or spec.CONTIGUOUS
     output, written = empty_for(input, layout)
@@ -79,6 +85,11 @@ def group_norm_backward(
     activation: str | None = None,
 ) -> Grads:
     """On CPU tensors. `bias` is that of the forward, which an activation alone needs."""
+    grads = _core.plain_tensors_group_norm_backward(
+        False, False, torch.get_num_threads(), grad_output, input, mean, rstd, weight, bias, output_mask, activation
+    )
+    if grads is not None:
+        return grads
     check.backward(grad_output, input, mean, rstd, weight, bias, activation)
     layout = layout_of(input) or spec.CONTIGUOUS
     n, channels = input.shape[:2]

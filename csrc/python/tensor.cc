@@ -1,0 +1,295 @@
+#include "tensor.h"
+
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "run.h"
+#include "strides.h"
+
+namespace nb = nanobind;
+
+namespace groupnorm::tensor {
+namespace {
+
+// The table of functions of DLPack 1, of which one is used here.
+struct Exchange {
+  struct {
+    uint32_t major, minor;
+  } version;
+  const void* previous;
+  const void* allocate;
+  const void* owned_from_object;
+  const void* object_from_owned;
+  int (*view_of_object)(PyObject* object, nb::dlpack::dltensor* view);  // -1 and a Python exception if it cannot
+  const void* current_stream;
+};
+
+// What was taken from PyTorch; it lives as long as the process.
+struct Torch {
+  const Exchange* exchange = nullptr;
+  PyTypeObject* tensor = nullptr;
+  PyTypeObject* parameter = nullptr;
+  PyObject* empty_like = nullptr;
+  PyObject* float32 = nullptr;
+  PyObject* float64 = nullptr;
+  PyObject* is_neg = nullptr;  // of Tensor
+  // Names.
+  PyObject* requires_grad = nullptr;
+  PyObject* new_empty = nullptr;
+  PyObject* dtype = nullptr;  // in a tuple
+} torch;
+
+bool is_true(PyObject* owned) {
+  if (!owned) throw nb::python_error();
+  const bool value = owned == Py_True;
+  Py_DECREF(owned);
+  return value;
+}
+
+bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
+
+bool dtype_of(nb::dlpack::dtype from, DType* to) {
+  const auto is = [&](nb::dlpack::dtype_code code, int bits) {
+    return from.code == static_cast<uint8_t>(code) && from.bits == bits && from.lanes == 1;
+  };
+  using Code = nb::dlpack::dtype_code;
+  if (is(Code::Float, 32)) {
+    *to = DType::kFloat32;
+  } else if (is(Code::Bfloat, 16)) {
+    *to = DType::kBFloat16;
+  } else if (is(Code::Float, 16)) {
+    *to = DType::kFloat16;
+  } else if (is(Code::Float, 64)) {
+    *to = DType::kFloat64;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// One operand: a view of a tensor that its caller keeps alive, or none.
+struct Operand {
+  nb::dlpack::dltensor at{};
+  DType dtype = DType::kFloat32;
+  bool present = false;
+
+  void* data() const { return present ? static_cast<char*>(at.data) + at.byte_offset : nullptr; }
+  bool is_aligned() const { return reinterpret_cast<uintptr_t>(data()) % (at.dtype.bits / 8) == 0; }
+  int rank() const { return at.ndim; }
+  int64_t size(int axis) const { return at.shape[axis]; }
+  bool lies_in(Layout layout) const {
+    return layout == Layout::kContiguous ? is_contiguous<int64_t>(rank(), at.shape, at.strides, 1)
+                                         : is_channels_last<int64_t>(rank(), at.shape, at.strides, 1);
+  }
+  bool has_shape(std::initializer_list<int64_t> shape) const {
+    return rank() == static_cast<int>(shape.size()) && std::equal(shape.begin(), shape.end(), at.shape);
+  }
+  bool same_shape(const Operand& other) const {
+    return rank() == other.rank() && std::equal(at.shape, at.shape + rank(), other.at.shape);
+  }
+};
+
+bool is_own(nb::handle object) {
+  return Py_TYPE(object.ptr()) == torch.tensor || Py_TYPE(object.ptr()) == torch.parameter;
+}
+
+// What memory and dtype alone tell. False for anything but a plain tensor.
+bool view(nb::handle object, Operand* operand) {
+  if (torch.exchange->view_of_object(object.ptr(), &operand->at) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  if (operand->at.device.device_type != nb::device::cpu::value) return false;
+  operand->present = true;
+  int64_t elements = 1;
+  for (int axis = 0; axis < operand->rank(); ++axis) elements *= operand->size(axis);
+  return operand->data() || elements == 0;
+}
+
+// What else computing a call otherwise might see.
+struct Watch {
+  bool gradient;
+  bool sign;
+};
+
+// The same for an argument, on which there is nothing to see.
+bool read(nb::handle object, Watch watch, Operand* operand) {
+  if (!is_own(object) || !view(object, operand) || !dtype_of(operand->at.dtype, &operand->dtype)) return false;
+  if (!operand->is_aligned()) return false;
+  if (watch.gradient && is_true(PyObject_GetAttr(object.ptr(), torch.requires_grad))) return false;
+  return !(watch.sign && is_true(PyObject_CallOneArg(torch.is_neg, object.ptr())));
+}
+
+bool read_optional(nb::handle object, Watch watch, Operand* operand) {
+  return object.is_none() || read(object, watch, operand);
+}
+
+bool layout_of(const Operand& x, Layout* layout) {
+  *layout = x.lies_in(Layout::kContiguous) ? Layout::kContiguous : Layout::kChannelsLast;
+  return x.lies_in(*layout);
+}
+
+// gamma, beta, mean and rstd have the dtype of x, or float32 beside 16-bit x.
+bool goes_with(const Operand& parameter, const Operand& x) {
+  return parameter.dtype == x.dtype || (parameter.dtype == DType::kFloat32 && is_narrow(x.dtype));
+}
+
+bool is_affine(const Operand& parameter, const Operand& x) {
+  return !parameter.present ||
+         (goes_with(parameter, x) && parameter.has_shape({x.size(1)}) && parameter.lies_in(Layout::kContiguous));
+}
+
+bool activation_of(nb::handle object, Activation* activation) {
+  *activation = object.is_none() ? Activation::kNone : Activation::kSwish;
+  if (object.is_none()) return true;
+  return PyUnicode_CheckExact(object.ptr()) && PyUnicode_CompareWithASCIIString(object.ptr(), "silu") == 0;
+}
+
+// The sizes of x [N, C, *] that run() takes.
+Problem problem_of(Operator op, const Operand& x, Layout layout, int64_t groups) {
+  Problem problem{};
+  problem.op = op;
+  problem.dtype = x.dtype;
+  problem.layout = layout;
+  problem.n = x.size(0);
+  problem.channels = x.size(1);
+  problem.length = 1;
+  for (int axis = 2; axis < x.rank(); ++axis) problem.length *= x.size(axis);
+  problem.groups = groups;
+  return problem;
+}
+
+// ---- outputs ----
+
+// What a mode of the caller makes may be anything: what is written is looked at.
+struct Output : Operand {
+  nb::object owner = nb::none();
+
+  bool make_like(nb::handle tensor, const Operand& operand, Layout layout) {
+    return take(PyObject_CallOneArg(torch.empty_like, tensor.ptr()), operand.dtype) && same_shape(operand) &&
+           lies_in(layout);
+  }
+  bool make_table(nb::handle beside, int64_t n, int64_t groups, DType dtype) {
+    const nb::tuple shape = nb::make_tuple(n, groups);
+    PyObject* const arguments[] = {beside.ptr(), shape.ptr(), dtype == DType::kFloat64 ? torch.float64 : torch.float32};
+    return take(PyObject_VectorcallMethod(torch.new_empty, arguments, 2, torch.dtype), dtype) &&
+           has_shape({n, groups}) && lies_in(Layout::kContiguous);
+  }
+
+ private:
+  bool take(PyObject* made, DType expected) {
+    if (!made) throw nb::python_error();
+    owner = nb::steal(made);
+    return is_own(owner) && view(owner, this) && dtype_of(at.dtype, &dtype) && dtype == expected && is_aligned();
+  }
+};
+
+}  // namespace
+
+bool use(nb::handle module) {
+  const nb::object tensor = module.attr("Tensor");
+  if (!nb::hasattr(tensor, "__dlpack_c_exchange_api__")) return false;
+  const nb::object exchange = tensor.attr("__dlpack_c_exchange_api__");
+  const auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(exchange.ptr(), "dlpack_exchange_api"));
+  if (!table) throw nb::python_error();
+  if (table->version.major != 1 || !table->view_of_object) return false;
+  const auto keep = [&](const char* name) { return nb::object(module.attr(name)).release().ptr(); };
+  torch.tensor = reinterpret_cast<PyTypeObject*>(keep("Tensor"));
+  torch.parameter = reinterpret_cast<PyTypeObject*>(nb::object(module.attr("nn").attr("Parameter")).release().ptr());
+  torch.empty_like = keep("empty_like");
+  torch.float32 = keep("float32");
+  torch.float64 = keep("float64");
+  torch.is_neg = nb::object(tensor.attr("is_neg")).release().ptr();
+  torch.requires_grad = PyUnicode_InternFromString("requires_grad");
+  torch.new_empty = PyUnicode_InternFromString("new_empty");
+  torch.dtype = nb::make_tuple("dtype").release().ptr();
+  torch.exchange = table;
+  return true;
+}
+
+bool are_plain(nb::handle tensors) {
+  if (!torch.exchange) return false;
+  for (nb::handle one : nb::borrow<nb::tuple>(tensors)) {
+    Operand operand;
+    if (!read_optional(one, {false, true}, &operand)) return false;
+  }
+  return true;
+}
+
+nb::object group_norm_backward(bool may_record, bool may_negate, int threads, nb::handle dy_, nb::handle x_,
+                               nb::handle mean_, nb::handle rstd_, nb::handle gamma_, nb::handle beta_, nb::handle mask,
+                               nb::handle activation) {
+  const Watch watch{may_record, may_negate};
+  Operand dy, x, mean, rstd, gamma, beta;
+  Layout layout;
+  Activation follows;
+  if (!torch.exchange || !read(x_, watch, &x) || !read(dy_, watch, &dy) || !read(mean_, watch, &mean) ||
+      !read(rstd_, watch, &rstd) || !read_optional(gamma_, watch, &gamma) || !read_optional(beta_, watch, &beta) ||
+      dy.dtype != x.dtype || rstd.dtype != mean.dtype || !goes_with(mean, x) || x.rank() < 2 || !dy.same_shape(x) ||
+      !layout_of(x, &layout) || !dy.lies_in(layout) || mean.rank() != 2 || !activation_of(activation, &follows)) {
+    return nb::none();
+  }
+  const int64_t n = x.size(0), channels = x.size(1), groups = mean.size(1);
+  for (const Operand* stats : {&mean, &rstd}) {
+    if (!stats->has_shape({n, groups}) || !stats->lies_in(Layout::kContiguous)) return nb::none();
+  }
+  if (groups < 1 || channels % groups != 0 || !is_affine(gamma, x) || !is_affine(beta, x)) return nb::none();
+
+  bool wanted[3];
+  if (PySequence_Size(mask.ptr()) != 3) {
+    PyErr_Clear();
+    return nb::none();
+  }
+  for (int i = 0; i < 3; ++i) wanted[i] = is_true(PySequence_GetItem(mask.ptr(), i));
+  // dgamma and dbeta are made like gamma.
+  if ((wanted[1] || wanted[2]) && !gamma.present) return nb::none();
+  Output dx, dgamma, dbeta;
+  if (wanted[0] && !dx.make_like(x_, x, layout)) return nb::none();
+  if (wanted[1] && !dgamma.make_like(gamma_, gamma, Layout::kContiguous)) return nb::none();
+  if (wanted[2] && !dbeta.make_like(gamma_, gamma, Layout::kContiguous)) return nb::none();
+
+  Problem problem = problem_of(Operator::kGroupNormBackward, x, layout, groups);
+  problem.gamma_dtype = gamma.present ? gamma.dtype : mean.dtype;
+  problem.beta_dtype = beta.present ? beta.dtype : problem.gamma_dtype;
+  problem.stats_dtype = mean.dtype;
+  problem.activation = follows;
+  run_released(problem, {x.data(), dy.data(), gamma.data(), beta.data(), mean.data(), rstd.data()},
+               {dx.data(), dgamma.data(), dbeta.data(), nullptr, nullptr, nullptr}, threads);
+  return nb::make_tuple(dx.owner, dgamma.owner, dbeta.owner);
+}
+
+nb::object group_norm(bool may_record, bool may_negate, int threads, nb::handle x_, nb::handle num_groups,
+                      nb::handle gamma_, nb::handle beta_, nb::handle eps_, nb::handle activation) {
+  const Watch watch{may_record, may_negate};
+  Operand x, gamma, beta;
+  Layout layout;
+  Activation follows;
+  if (!torch.exchange || !read(x_, watch, &x) || !read_optional(gamma_, watch, &gamma) ||
+      !read_optional(beta_, watch, &beta) || x.rank() < 2 || !layout_of(x, &layout) || !is_affine(gamma, x) ||
+      !is_affine(beta, x) || !activation_of(activation, &follows) || !PyLong_CheckExact(num_groups.ptr()) ||
+      !PyFloat_CheckExact(eps_.ptr())) {
+    return nb::none();
+  }
+  int overflow;
+  const long long groups = PyLong_AsLongLongAndOverflow(num_groups.ptr(), &overflow);
+  const double eps = PyFloat_AS_DOUBLE(eps_.ptr());
+  if (overflow || groups < 1 || x.size(1) % groups != 0 || !(eps >= -1e300 && eps <= 1e300)) return nb::none();
+
+  const DType stats = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  Output y, mean, rstd;
+  if (!y.make_like(x_, x, layout) || !mean.make_table(x_, x.size(0), groups, stats)) return nb::none();
+  if (!rstd.make_like(mean.owner, mean, Layout::kContiguous)) return nb::none();
+  Problem problem = problem_of(Operator::kGroupNorm, x, layout, groups);
+  problem.gamma_dtype = gamma.present ? gamma.dtype : stats;
+  problem.beta_dtype = beta.present ? beta.dtype : stats;
+  problem.stats_dtype = stats;
+  problem.eps = eps;
+  problem.activation = follows;
+  run_released(problem, {x.data(), nullptr, gamma.data(), beta.data(), nullptr, nullptr},
+               {nullptr, nullptr, nullptr, y.data(), mean.data(), rstd.data()}, threads);
+  return nb::make_tuple(y.owner, mean.owner, rstd.owner);
+}
+
+}  // namespace groupnorm::tensor
