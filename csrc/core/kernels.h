@@ -39,19 +39,16 @@ struct Span {
   void* output;                    // apply only
   const void* coefs[kMaxCoefs];    // each [channels] in the accumulator, readable up to a multiple of kLanes
   double* sums[kMaxSums];          // reduce only: each [channels], overwritten
-  void* lanes;                     // channels-last reduce: scratch of lane_bytes(channels)
   int64_t channels;
   int64_t length;  // positions of a channel
   int64_t stride;  // elements from channel to channel (contiguous) or position to position (channels-last)
   bool stream;     // the output would push out of the caches what is still to be read
 };
 
-// Channels of a channels-last span that are reduced at a time, and the accumulators of all their lanes.
-inline constexpr int64_t kSlab = 512;
-inline constexpr int64_t lane_bytes(int64_t channels, int64_t accumulator) {
-  const int64_t width = channels < kSlab ? (channels + kLanes - 1) / kLanes * kLanes : kSlab;
-  return kLanes * kMaxLaneSums * width * (accumulator + static_cast<int64_t>(sizeof(double)));
-}
+// A channels-last span is reduced in pieces of so many channels and positions: of two of them, the one that is computed
+// with and the one that is read meanwhile, all inputs lie in a core's own cache.
+inline constexpr int64_t kSlab = 64;
+inline constexpr int64_t kPiece = 256;
 
 enum class Formula : int {
   kBackwardReduce = 0,

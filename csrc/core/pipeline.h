@@ -28,8 +28,7 @@ class Pipeline {
         slots_(reinterpret_cast<char*>(beta_) + plan.affine_bytes),
         partial_(slots_ + plan.slots * plan.slot_bytes),
         scratch_(partial_ + plan.partial_bytes),
-        lanes_(scratch_ + (plan.split ? 1 : plan.workers) * plan.scratch_bytes),
-        spread_(problem, table, plan, reinterpret_cast<double*>(partial_), lanes_) {}
+        spread_(problem, table, plan, reinterpret_cast<double*>(partial_)) {}
 
   void run() {
     if (problem_.op != Operator::kGroupNormalizationGrad) {
@@ -59,7 +58,6 @@ class Pipeline {
     double* sums[kMaxSums];
     double* shifts;
     double* ratios;
-    void* lanes;
   };
 
   // One span of one sample.
@@ -74,7 +72,6 @@ class Pipeline {
       sums = reinterpret_cast<double*>(at);
       at += plan_.width * static_cast<int64_t>(sizeof(double));
     }
-    scratch.lanes = lanes_ + worker * plan_.lane_bytes;
     scratch.shifts = reinterpret_cast<double*>(at);
     at += plan_.width * static_cast<int64_t>(sizeof(double));
     scratch.ratios = reinterpret_cast<double*>(at);
@@ -280,7 +277,6 @@ class Pipeline {
     span.stream = plan_.stream && output != inputs[0] && output != inputs[1];
     std::copy(std::begin(scratch.coefs), std::end(scratch.coefs), span.coefs);
     std::copy(std::begin(scratch.sums), std::end(scratch.sums), span.sums);
-    span.lanes = scratch.lanes;
     return span;
   }
 
@@ -383,7 +379,6 @@ class Pipeline {
   char* const slots_;
   char* const partial_;
   char* const scratch_;
-  char* const lanes_;
   const Spread<Acc> spread_;
 };
 

@@ -81,11 +81,8 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   plan.slot_bytes = plan.keep_sums ? 2 * round_up(padded * 8, kLine) : 0;
   plan.partial_bytes = plan.split ? round_up(plan.chunks * kMaxSums * plan.width * 8, kLine) : 0;
   plan.scratch_bytes = round_up(plan.width * ((kMaxCoefs + 1) * accumulator + (kMaxSums + 2) * 8), kLine);
-  // Pieces of a split span run at once, on a worker each.
-  plan.lane_bytes =
-      across ? round_up(lane_bytes(plan.groups_per_span * plan.channels_per_group, accumulator), kLine) : 0;
   plan.total_bytes = 2 * plan.affine_bytes + plan.slots * plan.slot_bytes + plan.partial_bytes +
-                     (plan.split ? 1 : plan.workers) * plan.scratch_bytes + plan.workers * plan.lane_bytes + kLine;
+                     (plan.split ? 1 : plan.workers) * plan.scratch_bytes + kLine;
   return plan;
 }
 

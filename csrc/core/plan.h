@@ -30,7 +30,6 @@ struct Plan {
   int64_t slot_bytes;     // two sums of one slot, [2][C]
   int64_t partial_bytes;  // split only: sums of all chunks, [chunks][kMaxSums][width]
   int64_t scratch_bytes;  // one worker: coefficients and sums of a span
-  int64_t lane_bytes;     // one worker, channels-last: accumulators of all lanes of a span
   int64_t total_bytes;
 
   // Elements from the first of a span to another.

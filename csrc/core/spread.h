@@ -11,16 +11,15 @@ namespace groupnorm {
 template <class Acc>
 class Spread {
  public:
-  // partial: [chunks][kMaxSums][width], used where the plan is split. lanes: lane_bytes of each worker.
-  Spread(const Problem& problem, const KernelTable& table, const Plan& plan, double* partial, char* lanes)
-      : problem_(problem), table_(table), plan_(plan), partial_(partial), lanes_(lanes) {}
+  // partial: [chunks][kMaxSums][width], used where the plan is split.
+  Spread(const Problem& problem, const KernelTable& table, const Plan& plan, double* partial)
+      : problem_(problem), table_(table), plan_(plan), partial_(partial) {}
 
   void reduce(Formula formula, int sums, const Span& span) const {
     const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
     if (!plan_.split) return kernel(span);
     const int64_t chunk_doubles = kMaxSums * plan_.width;
-    for_pieces(span, [&](Span piece, int64_t channel, int64_t chunk, int worker) {
-      piece.lanes = lanes_ + worker * plan_.lane_bytes;
+    for_pieces(span, [&](Span piece, int64_t channel, int64_t chunk) {
       for (int k = 0; k < sums; ++k) piece.sums[k] = partial_ + chunk * chunk_doubles + k * plan_.width + channel;
       kernel(piece);
     });
@@ -38,7 +37,7 @@ class Spread {
   void apply(Formula formula, const Span& span) const {
     const Kernel kernel = table_.kernel(formula, problem_.dtype, plan_.layout);
     if (!plan_.split) return kernel(span);
-    for_pieces(span, [&](const Span& piece, int64_t, int64_t, int) { kernel(piece); });
+    for_pieces(span, [&](const Span& piece, int64_t, int64_t) { kernel(piece); });
   }
 
  private:
@@ -50,7 +49,7 @@ class Spread {
     const int64_t per_part = round_up((span.channels + wanted - 1) / wanted, unit);
     const int64_t parts = (span.channels + per_part - 1) / per_part;
     const int64_t element = element_size(problem_.dtype);
-    parallel_for(parts * plan_.chunks, plan_.workers, [&](int64_t index, int worker) {
+    parallel_for(parts * plan_.chunks, plan_.workers, [&](int64_t index, int) {
       const int64_t channel = index % parts * per_part;
       const int64_t chunk = index / parts;
       Span piece = span;
@@ -60,7 +59,7 @@ class Spread {
       for (const void*& input : piece.inputs) input = input ? static_cast<const char*>(input) + bytes : nullptr;
       piece.output = span.output ? static_cast<char*>(span.output) + bytes : nullptr;
       for (const void*& coefs : piece.coefs) coefs = static_cast<const Acc*>(coefs) + channel;
-      fn(piece, channel, chunk, worker);
+      fn(piece, channel, chunk);
     });
   }
 
@@ -68,7 +67,6 @@ class Spread {
   const KernelTable& table_;
   const Plan& plan_;
   double* partial_;
-  char* lanes_;
 };
 
 }  // namespace groupnorm

@@ -1,7 +1,7 @@
-// Channels-last spans: the channels of a position lie side by side, so a vector holds kLanes channels
-// of one position and carries a vector of coefficients. Rows are taken in the order of memory, whole or
-// in wide slabs, since that is what hardware reads ahead. Lanes in the sense of the summation order are
-// then kLanes rows of accumulators, kept in span.lanes: those of a block, and their sums in float64.
+// Channels-last spans: the channels of a position lie side by side, so a vector holds kLanes channels of one position
+// and carries a vector of coefficients. A lane in the sense of the summation order is then every kLanes-th row. Some
+// lanes at a time are summed in registers, over a piece that the core's own cache keeps, while the next piece is asked
+// for: rows a lane apart are not what hardware reads ahead.
 
 template <template <class> class F, class V, class T>
 struct ChannelsLast {
@@ -10,11 +10,20 @@ struct ChannelsLast {
 
   static void reduce(const Span& span) {
     if (span.length == 1) return reduce_one(span);
-    for (int64_t begin = 0; begin < span.length; begin += kChunk) {
-      const int64_t end = begin + kChunk < span.length ? begin + kChunk : span.length;
-      for (int64_t c = 0; c < span.channels; c += kSlab) {
-        reduce_chunk(span, c, c + kSlab < span.channels ? kSlab : span.channels - c, begin, end);
+    const Rows rows(span);
+    LaneSums slab_sums[kSlab / kLanes];
+    for (Piece piece = Piece::first(span); piece.channels > 0;) {
+      const Piece next = piece.next(span);
+      Ahead ahead(rows, next, (piece.channels + kLanes - 1) / kLanes);
+      for (int64_t c = 0; c < piece.channels; c += kLanes) {
+        const int channels = lanes_at(c, piece.channels);
+        if (channels == kLanes) {
+          add_lanes(Lanes<true>(rows, piece, c, channels, &ahead), span, &slab_sums[c / kLanes]);
+        } else {
+          add_lanes(Lanes<false>(rows, piece, c, channels, &ahead), span, &slab_sums[c / kLanes]);
+        }
       }
+      piece = next;
     }
   }
 
@@ -26,17 +35,18 @@ struct ChannelsLast {
     if (head > span.channels) head = span.channels;
     const int64_t whole = head + (span.channels - head) / kLanes * kLanes;
     const Rows rows(span);
+    const bool stream = span.stream && aligned;
     for (int64_t i = 0; i < span.length;) {
       const int64_t row = i * span.stride;
-      // Two rows share their coefficients where caches feed them; from memory one after the other comes faster.
-      const int count = span.stream || i + 1 == span.length ? 1 : 2;
+      // Rows that share their coefficients: some where caches feed them; from memory one after the other comes faster.
+      const int count = span.stream || i + kApplied > span.length ? 1 : kApplied;
       for (int64_t c = 0; c < head; c += kLanes) rows.apply_part(row, c, count, lanes_at(c, head), out);
-      if (span.stream && aligned) {
+      if (stream) {
         rows.template apply_whole<1, true>(row, head, whole, out);
       } else if (count == 1) {
         rows.template apply_whole<1, false>(row, head, whole, out);
       } else {
-        rows.template apply_whole<2, false>(row, head, whole, out);
+        rows.template apply_whole<kApplied, false>(row, head, whole, out);
       }
       if (whole < span.channels) rows.apply_part(row, whole, count, lanes_at(whole, span.channels), out);
       i += count;
@@ -45,6 +55,9 @@ struct ChannelsLast {
   }
 
  private:
+  static constexpr int kTogether = 4;  // lanes
+  static constexpr int kApplied = 4;   // rows
+
   // The lanes of the vector at `channel`: all, but for the last before `channels`.
   static int lanes_at(int64_t channel, int64_t channels) {
     return static_cast<int>(channels - channel < kLanes ? channels - channel : kLanes);
@@ -96,109 +109,196 @@ struct ChannelsLast {
         Op::apply(value, coef).store(out + at, lanes);
       }
     }
-
-    // Adds `channels` channels of a row, from element `at` on, to its lane, whose accumulators of sum k lie at
-    // sums + k * pitch; starts them when `first`.
-    template <bool kFirst>
-    void accumulate(int64_t at, int64_t c, int64_t channels, Scalar* sums, int64_t pitch) const {
-      int64_t j = 0;
-      for (; j + kLanes <= channels; j += kLanes) accumulate_at<kFirst>(at + j, c + j, kLanes, sums + j, pitch);
-      if (j < channels) accumulate_at<kFirst>(at + j, c + j, lanes_at(j, channels), sums + j, pitch);
-    }
-
-    template <bool kFirst>
-    void accumulate_at(int64_t at, int64_t c, int lanes, Scalar* sums, int64_t pitch) const {
-      V coef[kMaxCoefs];
-      V value[kMaxInputs];
-      V sum[Op::kLaneSums];
-      load_coefs(c, coef);
-      for (int k = 0; k < Op::kInputs; ++k) {
-        value[k] = lanes == kLanes ? V::load(in[k] + at) : V::load(in[k] + at, lanes);
-      }
-      for (int k = 0; k < Op::kLaneSums; ++k) sum[k] = kFirst ? V::zero() : V::load(sums + k * pitch);
-      Op::accumulate(value, coef, sum);
-      for (int k = 0; k < Op::kLaneSums; ++k) sum[k].store_raw(sums + k * pitch);
-    }
   };
+
+  // Some channels of some positions, which the core's own cache is to keep, and the piece that is read meanwhile: the
+  // next positions of the same channels, up to the end of a chunk, then the next channels. None behind the last.
+  struct Piece {
+    int64_t begin, end;  // positions
+    int64_t channel, channels;
+    bool starts_chunk, ends_chunk;
+
+    static Piece at(const Span& span, int64_t begin, int64_t channel) {
+      if (begin >= span.length) return {};
+      const int64_t chunk_end = least(begin / kChunk * kChunk + kChunk, span.length);
+      const int64_t end = least(begin + kPiece, chunk_end);
+      return {begin, end, channel, least(kSlab, span.channels - channel), begin % kChunk == 0, end == chunk_end};
+    }
+    static Piece first(const Span& span) { return at(span, 0, 0); }
+    Piece next(const Span& span) const {
+      if (!ends_chunk) return at(span, end, channel);
+      if (channel + channels < span.channels) return at(span, begin / kChunk * kChunk, channel + channels);
+      return at(span, end, 0);
+    }
+
+   private:
+    static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+  };
+
+  // Asks for a piece row by row, while others are computed with.
+  class Ahead {
+   public:
+    // While `passes` passes go over as many rows.
+    Ahead(const Rows& rows, const Piece& piece, int64_t passes)
+        : rows_(rows),
+          at_(piece.begin * rows.stride + piece.channel),
+          left_(piece.end - piece.begin),
+          bytes_(piece.channels * static_cast<int64_t>(sizeof(T))),
+          passes_(passes) {}
+
+    // After `count` rows of a pass.
+    void advance(int64_t count) {
+      for (due_ += count; due_ >= passes_ && left_ > 0; due_ -= passes_, --left_) {
+        for (int k = 0; k < Op::kInputs; ++k) {
+          const char* const row = reinterpret_cast<const char*>(rows_.in[k] + at_);
+          for (int64_t byte = 0; byte < bytes_; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+        }
+        at_ += rows_.stride;
+      }
+    }
+
+   private:
+    const Rows& rows_;
+    int64_t at_;
+    int64_t left_;
+    int64_t bytes_;
+    int64_t passes_;
+    int64_t due_ = 0;
+  };
+
+  // The lanes of a vector of channels, in float64. Of a reducing formula: the others have none.
+  template <class Reducing>
+  struct LaneSumsOf {
+    F64 lane[kLanes][Reducing::kLaneSums];
+  };
+  using LaneSums = LaneSumsOf<Op>;
+
+  // The same over the positions of a piece.
+  template <bool kWhole>
+  class Lanes {
+   public:
+    Lanes(const Rows& rows, const Piece& piece, int64_t c, int channels, Ahead* ahead)
+        : rows_(rows), piece_(piece), channel_(piece.channel + c), channels_(channels), ahead_(ahead) {
+      rows.load_coefs(channel_, coef_);
+    }
+
+    // Where a piece is all of a chunk and one block: `kCount` lanes from `lane` on, joined.
+    template <int kCount>
+    void join_to(int lane, F64 (*sums)[Op::kSums]) const {
+      V block[kCount][Op::kLaneSums];
+      sum_block<kCount>(piece_.begin, piece_.end, lane, block);
+      for (int l = 0; l < kCount; ++l) {
+        F64 one[Op::kLaneSums];
+        for (int k = 0; k < Op::kLaneSums; ++k) one[k] = F64::widen(block[l][k]);
+        Op::join(one);
+        for (int k = 0; k < Op::kSums; ++k) sums[l][k] = one[k];
+      }
+    }
+
+    // Else: adds the blocks of the lanes, in order, to their sums, which it starts where a chunk does.
+    template <int kCount>
+    void add_to(int lane, F64 (*sums)[Op::kLaneSums]) const {
+      for (int64_t first = piece_.begin; first < piece_.end; first += kBlock) {
+        V block[kCount][Op::kLaneSums];
+        sum_block<kCount>(first, first + kBlock < piece_.end ? first + kBlock : piece_.end, lane, block);
+        const bool starts = piece_.starts_chunk && first == piece_.begin;
+        for (int l = 0; l < kCount; ++l) {
+          for (int k = 0; k < Op::kLaneSums; ++k) {
+            const F64 sum = F64::widen(block[l][k]);
+            sums[l][k] = starts ? sum : add(sums[l][k], sum);
+          }
+        }
+      }
+    }
+
+    const Piece& piece() const { return piece_; }
+    int64_t channel() const { return channel_; }
+    int channels() const { return channels_; }
+
+   private:
+    template <int kCount>
+    void sum_block(int64_t first, int64_t last, int lane, V (*block)[Op::kLaneSums]) const {
+      for (int l = 0; l < kCount; ++l) {
+        for (int k = 0; k < Op::kLaneSums; ++k) block[l][k] = V::zero();
+      }
+      int64_t i = first + lane;
+      int64_t at = i * rows_.stride + channel_;
+      for (; i + kCount <= last; i += kLanes, at += kLanes * rows_.stride) {
+        for (int l = 0; l < kCount; ++l) add_row(at + l * rows_.stride, block[l]);
+      }
+      for (int l = 0; i + l < last; ++l) add_row(at + l * rows_.stride, block[l]);
+      if (ahead_) ahead_->advance((last - first) * kCount / kLanes);
+    }
+
+    void add_row(int64_t at, V* block) const {
+      V value[kMaxInputs];
+      for (int k = 0; k < Op::kInputs; ++k) {
+        value[k] = kWhole ? V::load(rows_.in[k] + at) : V::load(rows_.in[k] + at, channels_);
+      }
+      Op::accumulate(value, coef_, block);
+    }
+
+    const Rows& rows_;
+    const Piece& piece_;
+    V coef_[kMaxCoefs];
+    int64_t channel_;
+    int channels_;
+    Ahead* ahead_;
+  };
+
+  // The lanes of a piece, and where it ends a chunk that chunk's sums. Four at a time: rows a lane apart lie at the
+  // same place of their pages more often than not, and a cache has few places for those.
+  template <class Each>
+  static void add_lanes(const Each& lanes, const Span& span, LaneSums* sums) {
+    const Piece& piece = lanes.piece();
+    F64 joined[kLanes][Op::kSums];
+    if (piece.starts_chunk && piece.end - piece.begin <= kBlock) {
+      for (int l = 0; l < kLanes; l += kTogether) lanes.template join_to<kTogether>(l, joined + l);
+    } else {
+      for (int l = 0; l < kLanes; l += kTogether) lanes.template add_to<kTogether>(l, sums->lane + l);
+      if (!piece.ends_chunk) return;
+      for (int l = 0; l < kLanes; ++l) {
+        Op::join(sums->lane[l]);
+        for (int k = 0; k < Op::kSums; ++k) joined[l][k] = sums->lane[l][k];
+      }
+    }
+    // F64::sum() with a vector of channels in place of each lane.
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int l = 0; l < half; ++l) {
+        for (int k = 0; k < Op::kSums; ++k) joined[l][k] = add(joined[l][k], joined[l + half][k]);
+      }
+    }
+    for (int k = 0; k < Op::kSums; ++k) {
+      double* const total = span.sums[k] + lanes.channel();
+      const int channels = lanes.channels();
+      if (piece.begin >= kChunk) {
+        joined[0][k] = add(channels == kLanes ? F64::load(total) : F64::load(total, channels), joined[0][k]);
+      }
+      store(joined[0][k], total, channels);
+    }
+  }
+
+  static void store(const F64& sum, double* to, int channels) {
+    if (channels == kLanes) {
+      sum.store_raw(to);
+    } else {
+      sum.store(to, channels);
+    }
+  }
 
   // A channel of one position is one term.
   static void reduce_one(const Span& span) {
     const Rows rows(span);
-    alignas(64) Scalar terms[Op::kLaneSums][kLanes];
+    const Piece piece = {0, 1, 0, span.channels, true, true};
     for (int64_t c = 0; c < span.channels; c += kLanes) {
-      const int lanes = lanes_at(c, span.channels);
-      F64 sums[Op::kLaneSums];
-      rows.template accumulate_at<true>(c, c, lanes, terms[0], kLanes);
-      for (int k = 0; k < Op::kLaneSums; ++k) sums[k] = F64::load(terms[k]);
-      Op::join(sums);
-      for (int k = 0; k < Op::kSums; ++k) {
-        if (lanes == kLanes) {
-          sums[k].store_raw(span.sums[k] + c);
-        } else {
-          sums[k].store(span.sums[k] + c, lanes);
-        }
-      }
-    }
-  }
-
-  // One chunk of `channels` channels from c on: its blocks lane by lane, then the fold of the lanes.
-  static void reduce_chunk(const Span& span, int64_t c, int64_t channels, int64_t begin, int64_t end) {
-    const Rows rows(span);
-    const int64_t width = (channels + kLanes - 1) / kLanes * kLanes;
-    const int64_t pitch = Op::kLaneSums * width;  // of a lane: [kLaneSums][width]
-    double* const sums = static_cast<double*>(span.lanes);
-    Scalar* const block_sums = reinterpret_cast<Scalar*>(sums + kLanes * pitch);
-    const int used = static_cast<int>(end - begin < kLanes ? end - begin : kLanes);
-    for (int64_t first = begin; first < end; first += kBlock) {
-      const int64_t last = first + kBlock < end ? first + kBlock : end;
-      for (int64_t i = first; i < last; ++i) {
-        Scalar* const lane = block_sums + (i - first) % kLanes * pitch;
-        if (i - first < kLanes) {
-          rows.template accumulate<true>(i * span.stride + c, c, channels, lane, width);
-        } else {
-          rows.template accumulate<false>(i * span.stride + c, c, channels, lane, width);
-        }
-      }
-      if (end - begin <= kBlock) break;  // one block: its lanes are those of the chunk
-      const int64_t lanes = last - first < kLanes ? last - first : kLanes;
-      for (int64_t j = 0; j < lanes * pitch; j += kLanes) {
-        const F64 block = F64::load(block_sums + j);
-        (first == begin ? block : add(F64::load(sums + j), block)).store_raw(sums + j);
-      }
-    }
-    for (int64_t j = 0; j < channels; j += kLanes) {
-      F64 folded[Op::kSums];
-      if (end - begin <= kBlock) {
-        fold_lanes(block_sums + j, width, pitch, used, folded);
+      const int channels = lanes_at(c, span.channels);
+      F64 sums[1][Op::kSums];
+      if (channels == kLanes) {
+        Lanes<true>(rows, piece, c, channels, nullptr).template join_to<1>(0, sums);
       } else {
-        fold_lanes(sums + j, width, pitch, used, folded);
+        Lanes<false>(rows, piece, c, channels, nullptr).template join_to<1>(0, sums);
       }
-      for (int k = 0; k < Op::kSums; ++k) {
-        double chunk[kLanes];
-        folded[k].store_raw(chunk);
-        double* total = span.sums[k] + c + j;
-        for (int l = 0; l < lanes_at(j, channels); ++l) total[l] = begin == 0 ? chunk[l] : total[l] + chunk[l];
-      }
+      for (int k = 0; k < Op::kSums; ++k) store(sums[0][k], span.sums[k] + c, channels);
     }
-  }
-
-  // F64::sum() with a vector of channels in place of each lane. A lane that was never used counts as zero,
-  // and adding zero to a sum that started from zero changes no bit; for the same reason a first sum is set.
-  template <class Sum>
-  static void fold_lanes(const Sum* lanes, int64_t width, int64_t pitch, int used, F64* folded) {
-    F64 sum[Op::kSums][kLanes];
-    for (int l = 0; l < used; ++l) {
-      F64 lane[Op::kLaneSums];
-      for (int k = 0; k < Op::kLaneSums; ++k) lane[k] = F64::load(lanes + l * pitch + k * width);
-      Op::join(lane);
-      for (int k = 0; k < Op::kSums; ++k) sum[k][l] = lane[k];
-    }
-    for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int k = 0; k < Op::kSums; ++k) {
-        for (int l = 0; l < half && l + half < used; ++l) sum[k][l] = add(sum[k][l], sum[k][l + half]);
-      }
-      if (used > half) used = half;
-    }
-    for (int k = 0; k < Op::kSums; ++k) folded[k] = sum[k][0];
   }
 };
