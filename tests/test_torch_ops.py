@@ -140,6 +140,17 @@ def test_vmap_is_a_loop(over, activation):
         assert all(same(a[i], b) for a, b in zip(results, alone, strict=True))
 
 
+def test_vmap_over_nothing():
+    x, stats = torch.zeros(0, 2, 4, 3), torch.zeros(0, 2, 2)
+    assert torch.vmap(lambda t: gt.group_norm(t, 2))(x).shape == x.shape
+    assert torch.vmap(torch.func.grad(lambda t: gt.group_norm(t, 2).sum()))(x).shape == x.shape
+    dims = (0, 0, 0, 0, None, None, None)
+    dx, dgamma, dbeta = torch.vmap(OPS.group_norm_backward, dims)(x, x, stats, stats, None, None, [True, True, True])
+    assert (dx.shape, dgamma.shape, dbeta.shape) == ((0, 2, 4, 3), (0, 4), (0, 4))
+    printed = torch.vmap(OPS.group_normalization_grad, (0, 0, 0, 0, None))(x, x, x, x[..., 0], torch.ones(2, 4))
+    assert printed.shape == x.shape
+
+
 # ---- compilation ----
 
 

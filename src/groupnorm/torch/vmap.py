@@ -35,6 +35,16 @@ def _apart(tensor: Tensor, size: int) -> Tensor:
     return tensor.reshape(tensor.shape[0], size, tensor.shape[1] // size, *tensor.shape[2:])
 
 
+def _of_none(operator: Callable[..., Any], in_dims: Dims, arguments: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    """The results for no sample at all: those of one that is made up, without it."""
+    dims = (*in_dims, *(None,) * (len(arguments) - len(in_dims)))
+    one = (
+        each if not isinstance(dim, int) else each.new_zeros([n for i, n in enumerate(each.shape) if i != dim])
+        for each, dim in zip(arguments, dims, strict=True)
+    )
+    return tuple(None if each is None else each.new_empty((0, *each.shape)) for each in operator(*one))
+
+
 def group_norm(
     operator: Callable[..., Any],
     info: Any,
@@ -48,6 +58,8 @@ def group_norm(
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The rule of group_norm, by `operator` on one dimension less."""
     size = info.batch_size
+    if size == 0:
+        return _of_none(operator, in_dims, (input, num_groups, weight, bias, eps, activation)), (0, 0, 0)
     in_dims = (*in_dims, None, None)  # arguments at the end that have their defaults are not passed
     results = operator(
         _joined(input, in_dims[0], size), size * num_groups, _joined_parameter(weight, in_dims[2], size),
@@ -71,6 +83,10 @@ def group_norm_backward(
 ) -> tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]:
     """The rule of group_norm_backward, by `operator` on one dimension less."""
     size = info.batch_size
+    if size == 0:
+        arguments = (grad_output, input, mean, rstd, weight, bias, output_mask, activation)
+        results = _of_none(operator, in_dims, arguments)
+        return results, tuple(None if each is None else 0 for each in results)
     dx, dgamma, dbeta = operator(
         *(_joined(t, dim, size) for t, dim in zip((grad_output, input, mean, rstd), in_dims[:4], strict=True)),
         *(_joined_parameter(p, dim, size) for p, dim in zip((weight, bias), in_dims[4:6], strict=True)),
@@ -83,6 +99,14 @@ def group_norm_backward(
 
 def _group_normalization_grad(info: Any, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
     size = info.batch_size
+    if size == 0:
+
+        def operator(*one: Tensor) -> tuple[Tensor]:
+            return (torch.ops.groupnorm.group_normalization_grad(*one),)
+
+        dx = _of_none(operator, in_dims, tensors)[0]
+        assert dx is not None
+        return dx, 0
     dx = torch.ops.groupnorm.group_normalization_grad(
         *(_joined(tensor, dim, size) for tensor, dim in zip(tensors, in_dims, strict=True))
     )
