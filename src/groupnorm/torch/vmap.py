@@ -55,7 +55,7 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     activation: str | None = None,
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+) -> tuple[tuple[Tensor | None, ...], tuple[int, ...]]:
     """The rule of group_norm, by `operator` on one dimension less."""
     size = info.batch_size
     if size == 0:
