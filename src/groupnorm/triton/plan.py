@@ -10,7 +10,7 @@ import math
 from typing import Final, Literal, NamedTuple
 
 BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
-
+FOLDED: Final = 256  # channels of a group that are added at once; cached groups have no more
 
 Path = Literal["resident", "cached", "split"]
 
@@ -168,9 +168,12 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
     operands = 3 if problem.operator == "printed" else 2
     in_cache = running * problem.group_size * size * operands <= 0.6 * chip.cache
     fills = problem.groups >= chip.units
-    able = problem.operator != "forward" and not problem.recenter
+    able = problem.operator != "forward" and not problem.recenter and d <= FOLDED
     if path == "cached" and not able:
-        raise ValueError(f"path: 'cached' for {problem.operator} or with recenter; accepted: 'resident', 'split'")
+        raise ValueError(
+            f"path: 'cached' for {problem.operator}, recenter {problem.recenter}, groups of {d} channels; accepted: "
+            f"'resident', 'split', and 'cached' for a gradient without recenter in groups of at most {FOLDED} channels"
+        )
     if path == "cached" or (path is None and able and fills and in_cache and sectors and not chip.is_npu):
         return tile._replace(path="cached", block_d=min(block_d, power_of_two(d)))
     return tile
