@@ -11,6 +11,7 @@ import triton.language as tl
 
 from .arithmetic import SIZES, joined, load_rows, load_stats, rows_of, stored, tile_of, two_sum
 from .gradient import (
+    FEW_ELEMENTS,
     add_terms,
     chunk_sums,
     close_sums,
@@ -64,17 +65,19 @@ def fused_resident(
     weighted, dy, gammas = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
     zero = tl.zeros([BLOCK_G * BLOCK_D, BLOCK_L], tl.float32)
     lane_dy, lane_t, lane_rest, lane_x, lane_x_rest = add_terms(
-        zero, zero, zero, zero, zero, x, weighted, centred, pivot, power, inside, RECENTER
-    )
-    sum_dy, product, xhat = close_sums(lane_dy, lane_t, lane_rest, lane_x, lane_x_rest, ratio, s, RECENTER)
+        zero, zero, zero, zero, zero, x, weighted, centred, pivot, power, inside, RECENTER,
+        BLOCK_D * BLOCK_L <= FEW_ELEMENTS,
+    )  # fmt: skip
+    sum_dy, dy_low, product, product_low, xhat = close_sums(
+        lane_dy, lane_t, lane_rest, lane_x, lane_x_rest, ratio, s, RECENTER, BLOCK_D * BLOCK_L <= FEW_ELEMENTS
+    )  # fmt: skip
     if RECENTER:
         s = per_channel(tl.div_rn(per_group(xhat, BLOCK_G, BLOCK_D), M.to(tl.float32)), BLOCK_G, BLOCK_D)
-        product = tl.fma(-s, sum_dy, product)
-    store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, sum_dy, product)
+        product, product_low = two_sum(product, product_low, -s * sum_dy)
+    store_sums(sum_dy_ptr, sum_dy_xhat_ptr, row, valid, joined(sum_dy, dy_low), joined(product, product_low))
     if dx_ptr is not None:
-        none = tl.zeros([BLOCK_G * BLOCK_D], tl.float32)
-        total, low = group_sums(gamma, sum_dy, none, BLOCK_G, BLOCK_D)
-        total_xhat, xhat_low = group_sums(gamma, product, none, BLOCK_G, BLOCK_D)
+        total, low = group_sums(gamma, sum_dy, dy_low, BLOCK_G, BLOCK_D)
+        total_xhat, xhat_low = group_sums(gamma, product, product_low, BLOCK_G, BLOCK_D)
         total_xhat = joined(total_xhat, xhat_low)
         high, low, slope = group_means(
             per_channel(total, BLOCK_G, BLOCK_D), per_channel(low, BLOCK_G, BLOCK_D),

@@ -30,6 +30,10 @@ from .arithmetic import (
 )
 
 
+# A tile of a group that has no more is added without a rounding that its few terms would not average out.
+FEW_ELEMENTS = tl.constexpr(128)
+
+
 @triton.jit
 def coefficients(mean, rstd, gamma, beta, M, SILU: tl.constexpr):
     """The pivot p, power and ratio of rstd, s = (mean - p) * rstd, and with SILU a and b of gn = (x - p) * a + b."""
@@ -61,25 +65,48 @@ def upstream(
 
 
 @triton.jit
-def add_terms(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside, RECENTER: tl.constexpr):
-    """sum_dy, sum dy * t, sum dy * rest and with RECENTER sum t, sum rest, where t + rest is xhat / ratio."""
+def add_terms(
+    sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside,
+    RECENTER: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """sum_dy, sum dy * t, sum dy * rest and with RECENTER sum t, sum rest, where t + rest is xhat / ratio. A tile of
+    FEW elements keeps what its products round off."""
     t = tl.where(inside, centred * power[:, None], 0.0)
     rest = tl.where(inside, (x - (centred + pivot[:, None])) * power[:, None], 0.0)
     if RECENTER:
         sum_x += t
         sum_x_rest += rest
-    return sum_dy + dy, tl.fma(dy, t, sum_t), tl.fma(dy, rest, sum_rest), sum_x, sum_x_rest
+    if FEW:
+        product = dy * t
+        sum_t, sum_rest = two_sum(sum_t, sum_rest + tl.fma(dy, t, -product), product)
+    else:
+        sum_t = tl.fma(dy, t, sum_t)
+    return sum_dy + dy, sum_t, tl.fma(dy, rest, sum_rest), sum_x, sum_x_rest
 
 
 @triton.jit
-def close_sums(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER: tl.constexpr):
-    """sum_dy, sum_dy_xhat and sum_xhat of each channel. With RECENTER xhat is that of the pivot, to be recentred."""
-    dy = tl.sum(sum_dy, 1)
-    product = ratio * (tl.sum(sum_t, 1) + tl.sum(sum_rest, 1))
-    if RECENTER:
-        return dy, product, ratio * (tl.sum(sum_x, 1) + tl.sum(sum_x_rest, 1))
+def lane_sums(values, rests, FEW: tl.constexpr):
+    """The sums over lanes of values + rests as two floats: exactly in a tile of FEW elements, else in a tree."""
+    if FEW:
+        return exact_sum(values, rests, 1, values.shape[1])
     else:
-        return dy, tl.fma(-s, dy, product), dy
+        total = tl.sum(values, 1) + tl.sum(rests, 1)
+        return total, tl.zeros_like(total)
+
+
+@triton.jit
+def close_sums(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER: tl.constexpr, FEW: tl.constexpr):
+    """sum_dy and sum_dy_xhat of each channel as two floats, and sum_xhat. With RECENTER xhat is that of the pivot, to
+    be recentred."""
+    dy, dy_low = lane_sums(sum_dy, tl.zeros_like(sum_dy), FEW)
+    t, rest = lane_sums(sum_t, sum_rest, FEW)
+    product = ratio * t
+    product_low = tl.fma(ratio, t, -product) + ratio * rest
+    if RECENTER:
+        return dy, dy_low, product, product_low, ratio * (tl.sum(sum_x, 1) + tl.sum(sum_x_rest, 1))
+    else:
+        product, product_low = two_sum(product, product_low, -s * dy)
+        return dy, dy_low, product, product_low, dy
 
 
 @triton.jit
@@ -89,6 +116,7 @@ def chunk_sums(
     SILU: tl.constexpr, RECENTER: tl.constexpr, TILES: tl.constexpr, BLOCK_L: tl.constexpr,
 ):  # fmt: skip
     """The sums of each channel over a chunk: TILES additions on a lane, then the lanes in a tree."""
+    FEW: tl.constexpr = valid.shape[0] * BLOCK_L <= FEW_ELEMENTS
     zero = tl.zeros([valid.shape[0], BLOCK_L], tl.float32)
     sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = zero, zero, zero, zero, zero
     for i in range(TILES):
@@ -97,9 +125,12 @@ def chunk_sums(
         centred = x - pivot[:, None]
         dy, _, _ = upstream(dy_ptr, gamma_ptr, offsets, inside, centred, a, b, PRINTED, SILU)
         sum_dy, sum_t, sum_rest, sum_x, sum_x_rest = add_terms(
-            sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside, RECENTER
+            sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, x, dy, centred, pivot, power, inside, RECENTER, FEW
         )
-    return close_sums(sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER)
+    dy, dy_low, product, product_low, xhat = close_sums(
+        sum_dy, sum_t, sum_rest, sum_x, sum_x_rest, ratio, s, RECENTER, FEW
+    )  # fmt: skip
+    return joined(dy, dy_low), joined(product, product_low), xhat
 
 
 @triton.jit

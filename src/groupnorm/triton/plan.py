@@ -138,10 +138,10 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
         whole = chip.resident + 1  # offsets within a tile are 32-bit
     if path == "resident" and whole > chip.resident:
         raise ValueError(f"path: 'resident' for groups of {d} channels of {length}; accepted: 'cached', 'split'")
-    if chip.is_npu and (path not in (None, "split") or last or problem.operator == "forward"):
+    if chip.is_npu and (path not in (None, "split") or last):
         raise ValueError(
-            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: the gradient and the "
-            "printed formula, split, contiguous: what triton-ascend 3.2 lowers"
+            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: 'split', contiguous: "
+            "what triton-ascend 3.2 lowers"
         )
     if whole <= chip.resident and path in (None, "resident") and not chip.is_npu:
         # Small groups share a program, so that its lanes have work and it reads whole sectors.
@@ -175,7 +175,8 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
             f"'resident', 'split', and 'cached' for a gradient without recenter in groups of at most {FOLDED} channels"
         )
     if path == "cached" or (path is None and able and fills and in_cache and sectors and not chip.is_npu):
-        return tile._replace(path="cached", block_d=min(block_d, power_of_two(d)))
+        block_d = min(block_d, power_of_two(d))
+        return tile._replace(path="cached", block_d=block_d, warps=_warps(block_d * block_l, 512, 8))
     return tile
 
 
