@@ -86,11 +86,11 @@ def forward_resident(
 
 @triton.jit
 def join(count, mean, squares, more_count, more_mean, more_squares):
-    """The statistics of two parts together."""
-    total = count + more_count
+    """The mean and squares of two parts together. Channels are divided, not counts: triton-ascend 3.2 does not lower a
+    correctly rounded division of scalars, and finds one where both sides are the same for all elements."""
     delta = more_mean - mean
-    share = tl.div_rn(more_count, total)
-    return total, mean + delta * share, squares + more_squares + delta * delta * count * share
+    step = tl.div_rn(delta * more_count, count + more_count)
+    return mean + step, squares + more_squares + delta * step * count
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -108,17 +108,19 @@ def forward_reduce(
     first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
     group, _, row, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
     shift = load_stats(x_ptr, start_of(group, D, C, L, G, LAST), valid, 0.0, not LAST)
-    count = tl.zeros([1], tl.float32)
-    mean = tl.zeros([BLOCK_D], tl.float32)
-    squares = tl.zeros([BLOCK_D], tl.float32)
-    for i in range(TILES):
+    first = chunk * TILES * BLOCK_L
+    offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+    d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
+    mean, squares = tile_stats(d, inside, tl.minimum(L - first, BLOCK_L).to(tl.float32))
+    for i in range(1, TILES):
         first = (chunk * TILES + i) * BLOCK_L
-        if first < L:
-            offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
-            d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
-            here = tl.zeros([1], tl.float32) + tl.minimum(L - first, BLOCK_L).to(tl.float32)
-            tile_mean, tile_squares = tile_stats(d, inside, here)
-            count, mean, squares = join(count, mean, squares, here, tile_mean, tile_squares)
+        offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+        d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
+        # A tile beyond the end counts 0, and joins nothing.
+        here = tl.maximum(tl.minimum(L - first, BLOCK_L), 0).to(tl.float32)
+        before = (first - chunk * TILES * BLOCK_L).to(tl.float32)
+        tile_mean, tile_squares = tile_stats(d, inside, tl.maximum(here, 1.0))
+        mean, squares = join(before, mean, squares, here, tile_mean, tile_squares)
     at = chunk * Q * D + row
     tl.store(chunk_mean_ptr + at, mean, mask=valid)
     tl.store(chunk_squares_ptr + at, squares, mask=valid)
