@@ -109,7 +109,14 @@ def test_float32_keeps_the_contract(family):
 @pytest.mark.parametrize("chip", ["cuda:90", "npu:Ascend910B3"])
 @pytest.mark.parametrize("family", ["centred", "dy_offset", "pixels"])
 def test_dx_of_groups_of_few_elements_keeps_the_contract(family, chip):
-    for shape, groups in [((5, 12), 3), ((5, 6, 2), 3), ((5, 3, 4), 3), ((5, 3, 8), 3), ((4, 2, 64), 2), ((4, 96, 3), 2)]:
+    for shape, groups in [
+        ((5, 12), 3),
+        ((5, 6, 2), 3),
+        ((5, 3, 4), 3),
+        ((5, 3, 8), 3),
+        ((4, 2, 64), 2),
+        ((4, 96, 3), 2),
+    ]:
         for seed in (1, 2):
             inputs = cases.make(Case("few", shape, groups), FLOAT32, family=family, seed=seed)
             sizes = (*shape[:2], math.prod(shape[2:]), groups, "float32", "float32", None, "float32")

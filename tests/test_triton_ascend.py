@@ -1,8 +1,8 @@
 """The Triton kernels through triton-ascend to Linalg and through AscendNPU-IR, without an NPU: `make test-ascend`.
 
-The Linalg is also compiled for this CPU (linalg_on_cpu.py) and its results held against float64. Of AscendNPU-IR the last
-step, CANN's closed assembler, is not there: a stand-in of its name copies its input, so that the exit code
-tells of everything before it, on-chip memory planning included.
+The Linalg is also compiled for this CPU (linalg_on_cpu.py) and its results held against float64. Of AscendNPU-IR the
+last step, CANN's closed assembler, is not there: a stand-in of its name copies its input, so that the exit code tells
+of everything before it, on-chip memory planning included.
 """
 
 import os
@@ -47,10 +47,10 @@ def assembler(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_every_variant_lowers_and_fits_the_unified_buffer(dtype, tmp_path):
     target, seen = compile.target_of(NPU), 0
-    for problem, plan, schedule in variants.variants(CHIPS[NPU]):
+    for problem, plan, steps in variants.variants(CHIPS[NPU]):
         if problem.dtype != dtype:
             continue
-        for step in schedule.steps:
+        for step in steps.steps:
             linalg = compile.linalg_of(step, problem, target)
             assert "linalg." in linalg, (variants.name_of(problem, plan), step.kernel)
             folder = tmp_path / str(seen)

@@ -46,7 +46,7 @@ SOME = (
 def compiled(target, *chosen):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, target, *chosen], env=environment, capture_output=True, text=True, timeout=900
+        [sys.executable, "-c", SCRIPT, target, *chosen], env=environment, capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -60,7 +60,8 @@ def above_grid(values, AXIS: tl.constexpr, COUNT: tl.constexpr):
 @triton.jit
 def exact_sum(values, rests, AXIS: tl.constexpr, COUNT: tl.constexpr):
     """The sum of COUNT values + rests as two floats, each of which adds up exactly: it has the same bits in any order,
-    so on any number of threads. One value and its rest come back whole. What both grids round off is below 2^-28 of the largest value for 256 of them."""
+    so on any number of threads. One value and its rest come back whole. What both grids round off is below 2^-28 of the
+    largest value for 256 of them."""
     if COUNT == 1:
         return tl.sum(values, AXIS), tl.sum(rests, AXIS)
     else:

@@ -29,7 +29,6 @@ from .arithmetic import (
     two_sum,
 )
 
-
 # A tile of a group that has no more is added without a rounding that its few terms would not average out.
 FEW_ELEMENTS = tl.constexpr(128)
 

@@ -89,9 +89,11 @@ def backward(problem: Problem, plan: Plan) -> Schedule:
             ("dgamma" if dgamma else None) if direct else ("sum_dy_xhat" if over_batch else None)
         )
         resident = plan.path == "resident"
-        own = {"RECENTER": problem.recenter, "BLOCK_G": plan.block_g} if resident else {
-            "TILES": plan.tiles, "FOLD_D": power_of_two(problem.channels_per_group)
-        }
+        own = (
+            {"RECENTER": problem.recenter, "BLOCK_G": plan.block_g}
+            if resident
+            else {"TILES": plan.tiles, "FOLD_D": power_of_two(problem.channels_per_group)}
+        )
         step = Step(
             "fused_resident" if resident else "fused_cached", math.ceil(problem.groups / plan.block_g), pointers,
             _sizes(problem),
