@@ -148,10 +148,9 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
         together = max(1, 1024 // whole)
         if path or not last or length == 1 or together * d * size >= 32:
             elements = together * whole
-            return Plan(
-                "resident", together, power_of_two(d), power_of_two(length), 1,
-                _warps(elements, 512, 16),
-            )  # fmt: skip
+            # Tiles of few elements a group carry two floats each (`FEW_ELEMENTS`): half as many a thread.
+            warps = _warps(elements, 256 if whole <= 128 else 512, 16)
+            return Plan("resident", together, power_of_two(d), power_of_two(length), 1, warps)
     sectors = not last or d * size >= 64  # a group's own channels fill the sectors that are read
     if last:
         block_d = min(power_of_two(d if sectors else problem.channels), 64)
