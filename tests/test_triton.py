@@ -106,6 +106,33 @@ def test_float32_keeps_the_contract(family):
             assert relative(got, getattr(truth, name)) <= tolerance.CONTRACT[name], (case.name, name)
 
 
+@pytest.mark.parametrize("chip", ["cuda:90", "npu:Ascend910B3"])
+@pytest.mark.parametrize("family", ["centred", "dy_offset", "pixels"])
+def test_dx_of_groups_of_few_elements_keeps_the_contract(family, chip):
+    for shape, groups in [
+        ((5, 12), 3),
+        ((5, 6, 2), 3),
+        ((5, 3, 4), 3),
+        ((5, 3, 8), 3),
+        ((4, 2, 64), 2),
+        ((4, 96, 3), 2),
+    ]:
+        for seed in (1, 2):
+            inputs = cases.make(Case("few", shape, groups), FLOAT32, family=family, seed=seed)
+            sizes = (*shape[:2], math.prod(shape[2:]), groups, "float32", "float32", None, "float32")
+            plan = gt.choose(gt.Problem("backward", *sizes), gt.CHIPS[chip])
+            dx, _, _ = backward(inputs, plan=plan, output_mask=(True, False, False))
+            assert relative(dx, truth_of(inputs).dx) <= tolerance.CONTRACT["dx"], (shape, seed)
+
+
+@pytest.mark.parametrize("plan", [None, SPLIT, CACHED], ids=["resident", "split", "cached"])
+@pytest.mark.parametrize("dtype", LOW_DTYPES, ids=str)
+def test_dx_of_a_single_element_is_exactly_0(dtype, plan):
+    inputs = cases.make(Case("one", (3, 8, 1, 1), 8), dtype, family="dy_offset")
+    inputs = inputs._replace(mean=inputs.x[..., 0, 0].astype(inputs.mean.dtype))
+    assert (backward(inputs, plan=plan)[0] == 0).all()
+
+
 @pytest.mark.parametrize("family", ["centred", "offset_10000", "dy_offset", "pixels", "sparse"])
 def test_a_long_group_keeps_the_contract(family):
     inputs = cases.make(Case("long", (1, 8, 32, 64, 64), 2), FLOAT32, family=family)  # M = 524288
@@ -141,9 +168,41 @@ def test_bits_on_exact_data_are_those_of_the_truth_however_it_is_split(dtype, la
             assert np.array_equal(array(got), expected), (plan, name)
 
 
-def test_a_group_has_the_same_bits_split_and_in_one_program():
-    inputs = cases.make(Case("odd", (2, 12, 19, 21), 3), FLOAT32, family="dy_offset")
-    assert torch.equal(backward(inputs, plan=SPLIT)[0], backward(inputs, plan=CACHED)[0])
+@pytest.mark.parametrize("shape", [(2, 12, 19, 21), (2, 60, 5, 7)])
+def test_a_group_has_the_same_bits_split_and_in_one_program(shape):
+    inputs = cases.make(Case("odd", shape, 3), FLOAT32, family="dy_offset")
+    for block_d in (1, 4, 16):
+        plans = (plan._replace(block_d=block_d, block_l=32) for plan in (SPLIT, CACHED))
+        split, cached = (backward(inputs, plan=plan)[0] for plan in plans)
+        assert torch.equal(split, cached)
+
+
+def test_the_sum_of_a_group_is_exact_in_any_order():
+    import triton
+    import triton.language as tl
+
+    global exact_sum  # a kernel finds functions among the globals
+    from groupnorm.triton.arithmetic import exact_sum
+
+    @triton.jit
+    def sum_of(values, rests, out, COUNT: tl.constexpr):
+        at = tl.arange(0, COUNT)
+        high, low = exact_sum(tl.load(values + at), tl.load(rests + at), 0, COUNT)
+        tl.store(out, high)
+        tl.store(out + 1, low)
+
+    generator = torch.Generator().manual_seed(1)
+    for count in (1, 4, 32, 256):
+        values = torch.randn(count, generator=generator) * torch.exp(4 * torch.randn(count, generator=generator))
+        rests = values * 2.0**-25
+        found = []
+        for order in (torch.arange(count), torch.randperm(count, generator=generator), values.argsort()):
+            out = torch.zeros(2)
+            sum_of[(1,)](values[order].contiguous(), rests[order].contiguous(), out, count)
+            found.append(out)
+        assert all(torch.equal(out, found[0]) for out in found)
+        total = (values.double() + rests.double()).sum()
+        assert (found[0].double().sum() - total).abs() <= count * 2.0**-28 * values.abs().max()
 
 
 @pytest.mark.parametrize("plan", [None, SPLIT, CACHED], ids=["resident", "split", "cached"])

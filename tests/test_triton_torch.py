@@ -154,3 +154,40 @@ def test_reported_scale_of_dy_and_rank_2():  # O11, O22
     dy, x, *rest = (tensor(a) for a in report(u((5, 12), 1), u((5, 12), 2), u((12,), 3), 3))
     flat, deep = gt.group_norm_backward(dy, x, *rest), gt.group_norm_backward(dy[..., None], x[..., None], *rest)
     assert torch.equal(flat[0], deep[0][..., 0])
+
+
+def test_reported_bfloat16_channels_last_of_four_channels_a_group():  # O3
+    shape = (2, 8, 16, 16)
+    dy, x, mean, rstd, gamma = report(0.5 + 0.5 * u(shape, 211), 0.5 + 0.5 * u(shape, 212), u((8,), 213), 2, "bfloat16")
+    truth = reference.group_norm_backward(dy, x, mean, rstd, gamma)
+    last = (channels_last(tensor(dy)), channels_last(tensor(x)))
+    found = gt.group_norm_backward(*last, *(tensor(a) for a in (mean, rstd, gamma)))
+    for got, want, most in zip(found, truth, (4e-3, 1e-5, 1e-6), strict=True):
+        assert np.abs(array(got) - want).max() <= most * np.abs(want).max()
+
+
+def test_reported_ambiguous_strides_of_single_positions():  # O4
+    dy, x, mean, rstd, _ = (a if a is None else tensor(a) for a in report(u((8, 12), 1), u((8, 12), 2), None, 3))
+    expected = gt.group_norm_backward(dy[..., None, None], x[..., None, None], mean, rstd)
+    odd = x.as_strided((8, 12, 1, 1), (12, 1, 8 * 12 * 12, 1))
+    found = gt.group_norm_backward(dy.as_strided((8, 12, 1, 1), (12, 1, 12, 12)), odd, mean, rstd)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_reported_overflow_inside_float16():  # O14
+    dy, x, mean, rstd, _ = report(62500 + 2500 * u((2, 8, 8, 8), 1), u((2, 8, 8, 8), 2), None, 2, np.float16)
+    truth = reference.group_norm_backward(dy, x, mean, rstd)
+    dx, dgamma, _ = gt.group_norm_backward(*(tensor(a) for a in (dy, x, mean, rstd)))
+    assert dgamma.dtype == torch.float32
+    # Rounded once: dx is as small as 1 / 1440, where float16 still has ten bits.
+    assert np.abs(array(dx) - truth.dx).max() <= 1e-3 * np.abs(truth.dx).max()
+    many = torch.full((1, 2, 128, 128), 8.0, dtype=torch.float16)
+    stats = torch.ones(1, 1)
+    assert (gt.group_norm_backward(many, many, stats, stats)[2] == 131072).all()
+    assert torch.isinf(gt.group_norm_backward(many, many, stats.half(), stats.half())[2]).all()
+
+
+def test_reported_scale_of_each_group_is_refused():  # O21
+    x, stats = torch.ones(2, 4, 3), torch.ones(2, 2)
+    with pytest.raises(ValueError, match=r"gamma: shape \(2,\)"):
+        gt.group_norm_backward(x, x, stats, stats, torch.ones(2))

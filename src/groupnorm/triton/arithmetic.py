@@ -46,6 +46,31 @@ def joined(high, low):
 
 
 @triton.jit
+def above_grid(values, AXIS: tl.constexpr, COUNT: tl.constexpr):
+    """Of each value what is a multiple of a grid so coarse that float32 holds every sum of COUNT of them, and the rest
+    (Rump, Ogita and Oishi 2008, ExtractVector). All of it, and no rest, where the grid would overflow."""
+    largest = tl.max(tl.where(values == values, tl.abs(values), 0.0), AXIS, keep_dims=True)
+    # Between 2 and 4 times what COUNT of them can come to.
+    bits = (largest * (4.0 * COUNT)).to(tl.int32, bitcast=True)
+    sigma = tl.where(bits < 0x7F800000, bits & 0x7F800000, 0).to(tl.float32, bitcast=True)
+    above = (sigma + values) - sigma
+    return above, values - above
+
+
+@triton.jit
+def exact_sum(values, rests, AXIS: tl.constexpr, COUNT: tl.constexpr):
+    """The sum of COUNT values + rests as two floats, each of which adds up exactly: it has the same bits in any order,
+    so on any number of threads. One value and its rest come back whole. What both grids round off is below 2^-28 of the
+    largest value for 256 of them."""
+    if COUNT == 1:
+        return tl.sum(values, AXIS), tl.sum(rests, AXIS)
+    else:
+        first, rest = above_grid(values, AXIS, COUNT)
+        second, _ = above_grid(rest + rests, AXIS, COUNT)
+        return tl.sum(first, AXIS), tl.sum(second, AXIS)
+
+
+@triton.jit
 def power_of(rstd):
     """The power of two next below |rstd| with its sign, and the rest, at least 1 and below 2; of no ordinary number
     itself and 1."""

@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from .launch import INTERPRETED, KERNELS
+from .launch import INTERPRETED, KERNELS, options_of
 from .plan import Chip, Problem
 from .schedule import Step
 
@@ -103,11 +103,7 @@ def source_of(step: Step, types: Mapping[str, str], *, aligned: bool = True) -> 
 
 def compile_step(step: Step, problem: Problem, target: GPUTarget, *, aligned: bool = True) -> Any:
     """Triton's compiled kernel."""
-    options: dict[str, Any] = {"num_warps": step.warps, "enable_fp_fusion": False}
-    if target.backend == "npu":
-        options = {}
-    if target.backend == "hip" and target.warp_size == 64:
-        options["num_warps"] = max(1, step.warps // 2)  # as many threads
+    options = options_of(target.backend, step.warps, target.warp_size)
     return triton.compile(source_of(step, operand_types(problem), aligned=aligned), target=target, options=options)
 
 

@@ -86,11 +86,11 @@ def forward_resident(
 
 @triton.jit
 def join(count, mean, squares, more_count, more_mean, more_squares):
-    """The statistics of two parts together."""
-    total = count + more_count
+    """The mean and squares of two parts together. Channels are divided, not counts: triton-ascend 3.2 does not lower a
+    correctly rounded division of scalars, and finds one where both sides are the same for all elements."""
     delta = more_mean - mean
-    share = tl.div_rn(more_count, total)
-    return total, mean + delta * share, squares + more_squares + delta * delta * count * share
+    step = tl.div_rn(delta * more_count, count + more_count)
+    return mean + step, squares + more_squares + delta * step * count
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -108,17 +108,19 @@ def forward_reduce(
     first_d = ((program % ROW_BLOCKS) * BLOCK_D).to(tl.int32)
     group, _, row, offset, valid = rows_of(block, first_d, Q, G, D, C, L, LAST, LAST, 1, BLOCK_D)
     shift = load_stats(x_ptr, start_of(group, D, C, L, G, LAST), valid, 0.0, not LAST)
-    count = 0.0
-    mean = tl.zeros([BLOCK_D], tl.float32)
-    squares = tl.zeros([BLOCK_D], tl.float32)
-    for i in range(TILES):
+    first = chunk * TILES * BLOCK_L
+    offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+    d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
+    mean, squares = tile_stats(d, inside, tl.minimum(L - first, BLOCK_L).to(tl.float32))
+    for i in range(1, TILES):
         first = (chunk * TILES + i) * BLOCK_L
-        if first < L:
-            offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
-            d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
-            here = tl.minimum(L - first, BLOCK_L).to(tl.float32)
-            tile_mean, tile_squares = tile_stats(d, inside, here)
-            count, mean, squares = join(count, mean, squares, here, tile_mean, tile_squares)
+        offsets, inside = tile_of(offset, valid, first, L, C, LAST, BLOCK_L)
+        d = tl.where(inside, tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32) - shift[:, None], 0.0)
+        # A tile beyond the end counts 0, and joins nothing.
+        here = tl.maximum(tl.minimum(L - first, BLOCK_L), 0).to(tl.float32)
+        before = (first - chunk * TILES * BLOCK_L).to(tl.float32)
+        tile_mean, tile_squares = tile_stats(d, inside, tl.maximum(here, 1.0))
+        mean, squares = join(before, mean, squares, here, tile_mean, tile_squares)
     at = chunk * Q * D + row
     tl.store(chunk_mean_ptr + at, mean, mask=valid)
     tl.store(chunk_squares_ptr + at, squares, mask=valid)
@@ -135,7 +137,8 @@ def forward_fold(
     group = tl.program_id(0).to(tl.int64)
     D, C, L = D * UNIT_D, C * UNIT_C, L.to(tl.int64) * UNIT_L
     rows = Q.to(tl.int64) * D
-    high, low = 0.0, 0.0
+    none = tl.zeros([1], tl.float32)
+    high, low = none, none
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)
         for k in range(K):
@@ -143,7 +146,7 @@ def forward_fold(
             mean = tl.load(chunk_mean_ptr + k * rows + group * D + d, mask=d < D, other=0.0)
             high, low = two_sum(high, low, tl.sum(mean, 0) * count)
     mean = tl.div_rn(joined(high, low), M.to(tl.float32))
-    high, low = 0.0, 0.0
+    high, low = none, none
     for first in range(0, D, BLOCK_D):
         d = first + tl.arange(0, BLOCK_D)
         for k in range(K):
@@ -155,9 +158,10 @@ def forward_fold(
                 high, low, tl.sum(tl.fma(apart * apart, count + tl.zeros([BLOCK_D], tl.float32), squares), 0)
             )
     shift = tl.load(x_ptr + start_of(group, D, C, L, G, LAST)).to(tl.float32)
-    tl.store(shifted_ptr + group, mean)
-    tl.store(mean_ptr + group, shift + mean)
-    tl.store(rstd_ptr + group, rstd_of(joined(high, low), M, eps))
+    at = group + tl.arange(0, 1)
+    tl.store(shifted_ptr + at, mean)
+    tl.store(mean_ptr + at, shift + mean)
+    tl.store(rstd_ptr + at, rstd_of(joined(high, low), M, eps))
 
 
 @triton.jit(do_not_specialize=SIZES)

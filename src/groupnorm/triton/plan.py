@@ -10,7 +10,7 @@ import math
 from typing import Final, Literal, NamedTuple
 
 BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
-
+FOLDED: Final = 256  # channels of a group that are added at once; cached groups have no more
 
 Path = Literal["resident", "cached", "split"]
 
@@ -138,20 +138,19 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
         whole = chip.resident + 1  # offsets within a tile are 32-bit
     if path == "resident" and whole > chip.resident:
         raise ValueError(f"path: 'resident' for groups of {d} channels of {length}; accepted: 'cached', 'split'")
-    if chip.is_npu and (path not in (None, "split") or last or problem.operator == "forward"):
+    if chip.is_npu and (path not in (None, "split") or last):
         raise ValueError(
-            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: the gradient and the "
-            "printed formula, split, contiguous: what triton-ascend 3.2 lowers"
+            f"{problem.operator} on {chip.name}, path {path!r}, channels-last {last}; accepted: 'split', contiguous: "
+            "what triton-ascend 3.2 lowers"
         )
     if whole <= chip.resident and path in (None, "resident") and not chip.is_npu:
         # Small groups share a program, so that its lanes have work and it reads whole sectors.
         together = max(1, 1024 // whole)
         if path or not last or length == 1 or together * d * size >= 32:
             elements = together * whole
-            return Plan(
-                "resident", together, power_of_two(d), power_of_two(length), 1,
-                _warps(elements, 512, 16),
-            )  # fmt: skip
+            # Tiles of few elements a group carry two floats each (`FEW_ELEMENTS`): half as many a thread.
+            warps = _warps(elements, 256 if whole <= 128 else 512, 16)
+            return Plan("resident", together, power_of_two(d), power_of_two(length), 1, warps)
     sectors = not last or d * size >= 64  # a group's own channels fill the sectors that are read
     if last:
         block_d = min(power_of_two(d if sectors else problem.channels), 64)
@@ -168,11 +167,15 @@ def choose(problem: Problem, chip: Chip, path: Path | None = None) -> Plan:
     operands = 3 if problem.operator == "printed" else 2
     in_cache = running * problem.group_size * size * operands <= 0.6 * chip.cache
     fills = problem.groups >= chip.units
-    able = problem.operator != "forward" and not problem.recenter
+    able = problem.operator != "forward" and not problem.recenter and d <= FOLDED
     if path == "cached" and not able:
-        raise ValueError(f"path: 'cached' for {problem.operator} or with recenter; accepted: 'resident', 'split'")
+        raise ValueError(
+            f"path: 'cached' for {problem.operator}, recenter {problem.recenter}, groups of {d} channels; accepted: "
+            f"'resident', 'split', and 'cached' for a gradient without recenter in groups of at most {FOLDED} channels"
+        )
     if path == "cached" or (path is None and able and fills and in_cache and sectors and not chip.is_npu):
-        return tile._replace(path="cached", block_d=min(block_d, power_of_two(d)))
+        block_d = min(block_d, power_of_two(d))
+        return tile._replace(path="cached", block_d=block_d, warps=_warps(block_d * block_l, 512, 8))
     return tile
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .plan import Plan, Problem, power_of_two, unit
+from .plan import FOLDED, Plan, Problem, power_of_two, unit
 
 SAMPLES = 16  # terms that the fold over the batch adds side by side
 
@@ -89,7 +89,11 @@ def backward(problem: Problem, plan: Plan) -> Schedule:
             ("dgamma" if dgamma else None) if direct else ("sum_dy_xhat" if over_batch else None)
         )
         resident = plan.path == "resident"
-        own = {"RECENTER": problem.recenter, "BLOCK_G": plan.block_g} if resident else {"TILES": plan.tiles}
+        own = (
+            {"RECENTER": problem.recenter, "BLOCK_G": plan.block_g}
+            if resident
+            else {"TILES": plan.tiles, "FOLD_D": power_of_two(problem.channels_per_group)}
+        )
         step = Step(
             "fused_resident" if resident else "fused_cached", math.ceil(problem.groups / plan.block_g), pointers,
             _sizes(problem),
@@ -116,14 +120,14 @@ def backward(problem: Problem, plan: Plan) -> Schedule:
         steps.append(
             Step(
                 "apply", blocks * math.ceil(problem.length / plan.block_l),
-                _pointers(problem, *operands, "high", "slope", "dx"),
+                _pointers(problem, *operands, "high", "low", "slope", "dx"),
                 {**_sizes(problem), "ROW_BLOCKS": row_blocks}, {**flags, **tile}, plan.warps,
             )
         )  # fmt: skip
     sums = {"sum_dy": rows * chunks, "sum_dy_xhat": rows * chunks}
     if problem.recenter:
         sums["sum_xhat"] = rows * chunks
-    return Schedule(tuple(steps), {**sums, "high": problem.groups, "slope": problem.groups})
+    return Schedule(tuple(steps), {**sums, **dict.fromkeys(("high", "low", "slope"), problem.groups)})
 
 
 def _fold(problem: Problem, chunks: int, *, groups: bool) -> Step:
@@ -133,11 +137,11 @@ def _fold(problem: Problem, chunks: int, *, groups: bool) -> Step:
     over_batch = not printed and any(problem.output_mask[1:])
     programs = problem.num_groups * math.ceil(problem.channels_per_group / block) if over_batch else 0
     pointers = _pointers(
-        problem, "mean", "rstd", "gamma", "sum_dy", "sum_dy_xhat", "sum_xhat", "high", "slope", "dgamma", "dbeta"
+        problem, "mean", "rstd", "gamma", "sum_dy", "sum_dy_xhat", "sum_xhat", "high", "low", "slope", "dgamma", "dbeta"
     )
     first = problem.groups if groups else 0
     if not groups:
-        pointers["high_ptr"] = pointers["slope_ptr"] = None
+        pointers["high_ptr"] = pointers["low_ptr"] = pointers["slope_ptr"] = None
     if not over_batch:
         pointers["dgamma_ptr"] = pointers["dbeta_ptr"] = None
     sizes: dict[str, int | float] = {
@@ -151,7 +155,10 @@ def _fold(problem: Problem, chunks: int, *, groups: bool) -> Step:
     return Step(
         "fold", first + programs, pointers,
         sizes,
-        {"PRINTED": printed, "RECENTER": problem.recenter, "SAMPLES": SAMPLES, "BLOCK_D": block}, 1,
+        {
+            "PRINTED": printed, "RECENTER": problem.recenter, "SAMPLES": SAMPLES,
+            "FOLD_D": min(FOLDED, power_of_two(problem.channels_per_group)), "BLOCK_D": block,
+        }, 1,
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def variants(chip: Chip) -> Iterator[tuple[Problem, Plan, Schedule]]:
     """All of them that a chip has, with its plan."""
     for path in SHAPES:
         for problem in problems(path):
-            if chip.is_npu and (path != "split" or problem.channels_last or problem.operator == "forward"):
+            if chip.is_npu and (path != "split" or problem.channels_last):
                 continue
             plan = choose(problem, chip, path)
             yield problem, plan, schedule_of(problem, plan)
