@@ -1,6 +1,9 @@
 #include "tensor.h"
 
 #include <nanobind/ndarray.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include <algorithm>
 #include <initializer_list>
@@ -168,8 +171,12 @@ struct Output : Operand {
   nb::object owner = nb::none();
 
   bool make_like(nb::handle tensor, const Operand& operand, Layout layout) {
-    return take(PyObject_CallOneArg(torch.empty_like, tensor.ptr()), operand.dtype) && same_shape(operand) &&
-           lies_in(layout);
+    if (!take(PyObject_CallOneArg(torch.empty_like, tensor.ptr()), operand.dtype) || !same_shape(operand) ||
+        !lies_in(layout)) {
+      return false;
+    }
+    ask_for_huge_pages();
+    return true;
   }
   bool make_table(nb::handle beside, int64_t n, int64_t groups, DType dtype) {
     const nb::tuple shape = nb::make_tuple(n, groups);
@@ -179,6 +186,20 @@ struct Output : Operand {
   }
 
  private:
+  // Before the first touch, as NumPy does for its arrays: a fault for each page of 4 KiB costs several times what
+  // computing it does. Advice, no more: what the system makes of it does not matter.
+  void ask_for_huge_pages() const {
+#ifdef MADV_HUGEPAGE
+    constexpr uintptr_t kWorthwhile = uintptr_t{4} << 20, kPage = 4096;
+    int64_t bytes = at.dtype.bits / 8;
+    for (int axis = 0; axis < rank(); ++axis) bytes *= size(axis);
+    if (bytes < static_cast<int64_t>(kWorthwhile)) return;
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data()) + kPage - 1) / kPage * kPage;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(data()) + static_cast<uintptr_t>(bytes)) / kPage * kPage;
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+  }
+
   bool take(PyObject* made, DType expected) {
     if (!made) throw nb::python_error();
     owner = nb::steal(made);
