@@ -61,10 +61,11 @@ def compare(
       groupnorm compare dx.bin golden.bin --dtype bfloat16 --shape 2,8,4,6 --standard mere-mare
     """
     targets = {"--json": json_path, "--csv": csv_path, "--errors-csv": errors_path, "--html": html_path}
-    for option, path in targets.items():
-        if path is not None and not path.parent.is_dir():
-            raise click.UsageError(f"{option}: {path}; accepted: a folder that exists")
     pairs = source.find_pairs(got, golden, None if dtype is None else files.DTYPES[dtype], shape)
+    files.check_targets(targets, source.read_by(pairs))
+    if num_groups is not None and pairs[0].case is not None:
+        raise click.UsageError(f"--num-groups: {num_groups} with a manifest, which has it; accepted: without one")
+    source.check_hashes(source.cases_of(pairs), threads)
     results = []
     for pair in pairs:
         own = pair.case.request.standard if pair.case is not None else "community"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from ..reference import Float64
 from ..spec import Array, dtype_name
 from . import standards as st
-from .source import Tensor
+from .source import Tensor, default_workers
 
 PIECE = 1 << 20  # elements read at a time
 BLOCK = 1 << 15  # elements worked on at a time: the arrays of a block fit a core's cache
@@ -106,7 +105,7 @@ def scan(got: Tensor, golden: Tensor, threads: int | None = None) -> tuple[Total
     step = PIECE // rows.length * rows.length if rows is not None and short else PIECE
     starts = range(0, golden.size, step)
     totals = Totals()
-    workers = threads or min(8, len(os.sched_getaffinity(0)))
+    workers = threads or default_workers()
 
     def one(start: int) -> tuple[int, Totals, list[tuple[int, int, Float64, Float64, Any]]]:
         stop = min(start + step, golden.size)
