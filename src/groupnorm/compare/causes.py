@@ -20,6 +20,7 @@ from . import scan
 from .source import Pair, read_inputs
 
 _MOST = 1 << 22  # elements looked at: whole samples, the worst first
+_WINDOW = 1 << 18  # of a sample that has more
 _RUN = 32  # elements of an unwritten stretch: one block of 32 bytes of 16-bit data has 16
 _CLOSER = 0.2  # of the error that has to be left when a candidate is the explanation
 _TIES = 4
@@ -62,8 +63,8 @@ def _take(pair: Pair, totals: scan.Totals, rows: scan.Rows | None) -> _Part:
     of_sample = max(1, pair.golden.size // max(1, shape[0]))
     if of_sample > _MOST:  # a stretch of a sample, flat: enough for what shows in the elements themselves
         worst = totals.worst[0][1] if totals.worst else 0
-        low = min(max(0, worst - _MOST // 2), pair.golden.size - _MOST)
-        got, golden = (side.read(low, low + _MOST) for side in (pair.got, pair.golden))
+        low = min(max(0, worst - _WINDOW // 2), pair.golden.size - _WINDOW)
+        got, golden = (side.read(low, low + _WINDOW) for side in (pair.got, pair.golden))
         return _Part(scan.to_float64(got), scan.to_float64(golden), got, pair.golden.dtype, None, {}, low)
     count = min(shape[0], max(1, _MOST // of_sample))
     # Neighbouring samples around the worst one: shifts and stretches show only in what lies together.

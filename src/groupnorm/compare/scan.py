@@ -22,7 +22,7 @@ from . import standards as st
 from .source import Tensor, default_workers
 
 PIECE = 1 << 20  # elements read at a time
-BLOCK = 1 << 15  # elements worked on at a time: the arrays of a block fit a core's cache
+BLOCK = 1 << 16  # worked on at a time: with fewer, threads wait for the interpreter, with more, for memory
 WORST = 64
 HUGE = 2.0**-512  # squares of float64 are taken of values times this where they overflow
 BINS = 66  # of the ulp histogram: 0, 1, 2-3, 4-7, ..., and the last for what is not finite
