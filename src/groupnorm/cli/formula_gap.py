@@ -98,7 +98,7 @@ def _draw(arrays: dict[str, Array], gap: FormulaGap, path: Path) -> None:
     x, dy, gamma = (to_float64(arrays[k]).reshape(n, g, math.prod(rest)) for k in ("x", "dy", "gamma"))
     mean, rstd = (to_float64(arrays[n])[:, :, None] for n in ("mean", "rstd"))
     xhat = (x - mean) * rstd
-    s1, s2 = (dy * gamma).mean(2, keepdims=True), (dy * gamma * xhat).mean(2, keepdims=True)
+    s1, s2 = ((dy * gamma * t).sum(2, keepdims=True) / max(1, x.shape[2]) for t in (1, xhat))
     true = rstd * (dy * gamma - s1 - xhat * s2)
     printed = rstd * gamma * (dy - s1 - xhat * s2)
     step = max(1, x.size // 20000)
