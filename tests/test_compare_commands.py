@@ -42,7 +42,11 @@ def test_explain(capsys):
     assert "107002 ACL_ERROR_RT_CONTEXT_NULL\n  likely cause: this thread has no context" in out
     assert "0 ACL_SUCCESS" in out
     code, out, _ = _run(capsys, "explain", "999999")
-    assert (code, out) == (1, "999999 unknown\n")
+    assert (code, out) == (1, "999999 unknown\n  no header names it\n")
+    line = "[2026-12-02 10:11:12.161001] RUNTIME(107000,python) pid 107003: size 123456, returned 561002"
+    code, out, _ = _run(capsys, "explain", line)
+    assert (code, [row for row in out.splitlines() if row[0] != " "]) == (0, ["561002 ACLNN_ERR_INNER_TILING_ERROR"])
+    assert "there are 161002, 161001" in _run(capsys, "explain", "161005")[1]
     code, out, err = _run(capsys, "explain", "what")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "CODE: 'what'; accepted: a number" in err

@@ -389,7 +389,7 @@ def test_a_kill_in_the_middle_leaves_whole_cases_alone_and_the_next_run_goes_on(
     assert 2 <= len(cases) < 8
     for case in cases:
         entry = json.loads((case / "case.json").read_text())
-        assert all(store.sha256(case / held["file"]) == held["sha256"] for held in entry["arrays"].values())
+        assert all(store.sha256("f", case / held["file"]) == held["sha256"] for held in entry["arrays"].values())
     code, out, _ = _run(capsys, "golden", "out", *arguments)
     assert (code, f"{len(cases)} there already" in out) == (0, True)
     assert sorted(p.name for p in Path("out").iterdir() if p.name.startswith(".")) == []

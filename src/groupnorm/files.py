@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +31,7 @@ def _described(name: str, path: Path, error: Exception) -> ValueError:
 
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     """The arrays of `names` that the archive holds."""
+    regular("FILE", path)
     try:
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -48,6 +50,7 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
 
 def read_npy(name: str, path: Path) -> Array:
     """The array of a .npy file, mapped: a header that promises more than the file holds is an error."""
+    regular(name, path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, MemoryError):
@@ -62,7 +65,7 @@ def read_npy(name: str, path: Path) -> Array:
 
 def read_bin(name: str, path: Path, shape: tuple[int, ...], dtypes: tuple[np.dtype[np.generic], ...]) -> Array:
     """Raw little-endian elements of `shape`; the size of the file tells which of `dtypes`."""
-    count, size = math.prod(shape), path.stat().st_size
+    count, size = math.prod(shape), regular(name, path).stat().st_size
     for dtype in dtypes:
         if size == count * dtype.itemsize:
             return np.fromfile(path, dtype).reshape(shape)
@@ -71,7 +74,10 @@ def read_bin(name: str, path: Path, shape: tuple[int, ...], dtypes: tuple[np.dty
 
 
 def as_dtype(name: str, array: Array, dtype: np.dtype[np.generic] | None) -> Array:
-    """bfloat16 out of its stand-ins in files."""
+    """bfloat16 out of its stand-ins in files.
+
+    TypeError for uint16 that is not said to be bfloat16.
+    """
     if array.dtype == np.uint16:
         if dtype != _BFLOAT16:
             raise TypeError(f"{name}: dtype uint16; accepted: uint16 only as bfloat16, with --dtype bfloat16")
@@ -94,39 +100,79 @@ def write(file: IO[bytes], suffix: str, arrays: Mapping[str, Array]) -> None:
         file.write(np.ascontiguousarray(array).tobytes())
 
 
-def write_all(files: Mapping[Path, Mapping[str, Array]]) -> None:
-    """Writes every file under a temporary name beside it, then renames them all."""
+def regular(name: str, path: Path) -> Path:
+    """`path` itself; ValueError for a pipe, a device or a folder: reading one may never end."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{name}: {path} is {_kind(mode)}; accepted: a regular file")
+    return path
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def check_targets(targets: Mapping[str, Path | None], inputs: Iterable[Path] = ()) -> None:
+    """Files that are about to be written, by the option that names them.
+
+    Raises ValueError for one without a folder, one that is there and is no regular file, one that two options name and
+    one that is read. A link counts as what it leads to, which is where `whole` writes.
+    """
+    read = {(found.st_dev, found.st_ino): path for path in inputs if path.exists() and (found := path.stat())}
+    taken: dict[Path, str] = {}
+    for option, path in targets.items():
+        if path is None:
+            continue
+        place = Path(os.path.realpath(path))
+        if not place.parent.is_dir():
+            raise ValueError(f"{option}: {path}; accepted: a folder that exists")
+        if place.exists():
+            found = regular(option, path).stat()
+            same = read.get((found.st_dev, found.st_ino))
+            if same is not None:
+                raise ValueError(f"{option}: {path} is read here, as {same}; accepted: another file")
+        other = taken.setdefault(place, option)
+        if other != option:
+            raise ValueError(f"{option}: {path} is the file of {other} too; accepted: a file of its own for each")
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file to write in the place of `path`: it takes that name when the block is through, and goes when that raises.
+
+    Where `path` is a link, what it leads to is replaced. A file that was there passes its permissions on.
+    """
+    target = Path(os.path.realpath(path))
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else permissions(0o666)
+    handle, temporary = tempfile.mkstemp(prefix=".groupnorm-", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    try:
+        yield Path(temporary)
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):  # renamed, and then interrupted
+            os.unlink(temporary)
+        raise
+
+
+def permissions(wanted: int) -> int:
+    """What the umask leaves of `wanted`."""
     umask = os.umask(0)
     os.umask(umask)
-    finished: list[tuple[str, Path]] = []
-    try:
+    return wanted & ~umask
+
+
+def write_all(files: Mapping[Path, Mapping[str, Array]]) -> None:
+    """Writes every file under a temporary name, then renames them all."""
+    with contextlib.ExitStack() as stack:
         for path, arrays in files.items():
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".groupnorm-", delete=False) as file:
-                finished.append((file.name, path))
+            with stack.enter_context(whole(path)).open("wb") as file:
                 write(file, path.suffix, arrays)
-            os.chmod(file.name, 0o666 & ~umask)
-        while finished:
-            os.replace(*finished[0])
-            finished.pop(0)
-    finally:
-        for temporary, _ in finished:
-            with contextlib.suppress(FileNotFoundError):  # renamed, and then interrupted
-                os.unlink(temporary)
 
 
 def write_text(path: Path, text: str) -> None:
     """A text file, under its name only when all of it is written."""
-    umask = os.umask(0)
-    os.umask(umask)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=".groupnorm-", delete=False, encoding="utf-8"
-    ) as file:
-        try:
-            file.write(text)
-            file.close()
-            os.chmod(file.name, 0o666 & ~umask)
-            os.replace(file.name, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(file.name)
-            raise
+    with whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

@@ -73,11 +73,20 @@ def _names(include: Path) -> dict[int, str]:
     return names | _ACLNN
 
 
-def code_name(code: int) -> str:
-    """The macro of a status, "unknown" when no header has it."""
+def _known() -> dict[int, str]:
     from .library import host_prefix
 
-    return _names(host_prefix() / "include").get(code, "unknown")
+    return _names(host_prefix() / "include")
+
+
+def known_codes() -> list[int]:
+    """Every status that has a macro."""
+    return sorted(_known())
+
+
+def code_name(code: int) -> str:
+    """The macro of a status, "unknown" when no header has it."""
+    return _known().get(code, "unknown")
 
 
 def likely_cause(code: int) -> str:

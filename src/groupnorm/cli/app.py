@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
 import click
 
 import groupnorm
@@ -17,7 +22,36 @@ from .run import run
 from .triton_compile import triton_compile
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class ClosedPipe(Exception):
+    """The reader of our output has gone."""
+
+
+@contextlib.contextmanager
+def _closed_pipes_told() -> Iterator[None]:
+    """click and rich both make exit code 1 of a closed pipe, which is a verdict here."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ClosedPipe from error
+    except SystemExit as done:
+        if isinstance(done.__context__, BrokenPipeError):
+            raise ClosedPipe from done.__context__
+        raise
+
+
+class _Commands(click.Group):
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        with _closed_pipes_told():  # --help and --version print here
+            return super().make_context(*arguments, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_pipes_told():
+            found = super().invoke(ctx)
+            sys.stdout.flush()  # what a full disk or a closed pipe refuses is to be known now, not at exit
+            return found
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(groupnorm.__version__, message="groupnorm %(version)s")
 def app() -> None:
     """The gradient of Group Normalization: right, fast, with the same bits everywhere."""

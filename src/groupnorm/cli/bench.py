@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from .. import files
 from ..bench import growth, measure, plot, result, setups, tables
 from ..bench.rivals import RIVALS
 from ..bench.setups import Setup
@@ -127,11 +128,13 @@ def bench(
     if grow:
         found["growth"] = grown
     if json_path is not None:
-        json_path.write_text(json.dumps(found, indent=1) + "\n")
+        files.write_text(json_path, json.dumps(found, indent=1) + "\n")
     if plot_path is not None:
-        plot.draw(found, plot_path)
+        with files.whole(plot_path) as unfinished:
+            plot.draw(found, unfinished)
         if grow:
-            plot.draw_growth(found, plot_path.with_stem(f"{plot_path.stem}-growth"))
+            with files.whole(plot_path.with_stem(f"{plot_path.stem}-growth")) as unfinished:
+                plot.draw_growth(found, unfinished)
     tables.print_result(found)
 
 
@@ -163,9 +166,7 @@ def _choose(
 
 
 def _check_targets(json_path: Path | None, plot_path: Path | None) -> None:
-    for option, path in (("--json", json_path), ("--plot", plot_path)):
-        if path is not None and not path.parent.is_dir():
-            raise click.UsageError(f"{option}: {path}; accepted: a folder that exists")
+    files.check_targets({"--json": json_path, "--plot": plot_path})
     if plot_path is not None:
         if plot_path.suffix not in PICTURES:
             raise click.UsageError(f"--plot: {plot_path}; accepted: a name that ends in {', '.join(PICTURES)}")

@@ -61,10 +61,11 @@ def compare(
       groupnorm compare dx.bin golden.bin --dtype bfloat16 --shape 2,8,4,6 --standard mere-mare
     """
     targets = {"--json": json_path, "--csv": csv_path, "--errors-csv": errors_path, "--html": html_path}
-    for option, path in targets.items():
-        if path is not None and not path.parent.is_dir():
-            raise click.UsageError(f"{option}: {path}; accepted: a folder that exists")
     pairs = source.find_pairs(got, golden, None if dtype is None else files.DTYPES[dtype], shape)
+    files.check_targets(targets, source.read_by(pairs))
+    if num_groups is not None and pairs[0].case is not None:
+        raise click.UsageError(f"--num-groups: {num_groups} with a manifest, which has it; accepted: without one")
+    source.check_hashes(source.cases_of(pairs), threads)
     results = []
     for pair in pairs:
         own = pair.case.request.standard if pair.case is not None else "community"
@@ -90,7 +91,8 @@ def _print(results: list[Result]) -> None:
     for column in ("verdict", "elements", "differing", "largest error"):
         table.add_column(column, justify="right")
     for r in results:
-        words = [str(r.totals.count), str(r.totals.differing), f"{r.metrics['MaxAbsoluteError']:.4g}"]
+        largest = "inf" if r.totals.nonfinite else f"{r.metrics['MaxAbsoluteError']:.4g}"
+        words = [str(r.totals.count), str(r.totals.differing), largest]
         style = "bold green" if r.passed else "bold red"
         table.add_row(Text(r.name), Text("pass" if r.passed else "FAIL", style=style), *words)
     console.print(table)
@@ -104,6 +106,9 @@ def _print_details(console: Console, r: Result) -> None:
     for name, value in r.metrics.items():
         metrics.add_row(name, f"{value:.6g}")
     console.print(metrics)
+    note = result.finite_note(r) or ("no element: nothing to compare" if r.totals.count == 0 else "")
+    if note:
+        console.print(note, highlight=False)
     verdicts = Table()
     for column in ("standard", "verdict", "because"):
         verdicts.add_column(column)
@@ -112,8 +117,6 @@ def _print_details(console: Console, r: Result) -> None:
     console.print(verdicts)
     for cause in r.causes:
         console.print(Text(f"likely cause: {cause.name}: {cause.evidence}"))
-    if r.totals.nonfinite:
-        console.print(f"not finite on one side alone: {r.totals.nonfinite} elements", highlight=False)
     if not r.worst:
         return
     worst = Table(title="worst elements")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
+from collections.abc import Iterator
 
 import click
 
-from ..aclnn.errors import code_name, likely_cause
+from ..aclnn.errors import code_name, known_codes, likely_cause
 
 # By the number's first digits, for a code that no header names.
 _KINDS = {
@@ -25,12 +27,18 @@ _KINDS = {
 }
 
 
+# Processes, which may have a status's number: "RUNTIME(107002,python):", "pid=107002".
+_PROCESS = re.compile(r"\(\d+,|\b[pt]id\W{0,3}\d+", re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![\w.:-])\d{6}(?![\w.:-]*\d)")
+
+
 @click.command()
 @click.argument("codes", metavar="CODE...", nargs=-1, required=True)
 def explain(codes: tuple[str, ...]) -> None:
     """Decode statuses that acl and aclnn functions returned: the macro, and what most often stands behind it.
 
-    CODE is a number, or text that has it, such as a line of a log. Exit code: 0 all are known, 1 one is not.
+    CODE is a number, or text that has one, such as a line of a log; dates, processes and other numbers in it are left
+    alone. Exit code: 0 all are known, 1 one is not.
 
     \b
     Example:
@@ -39,20 +47,37 @@ def explain(codes: tuple[str, ...]) -> None:
     """
     unknown = False
     for given in codes:
-        found = re.findall(r"(?<![\d.])\d{1,9}(?![\d.])", given)
-        if not found:
-            raise click.UsageError(f"CODE: {given!r}; accepted: a number such as 161001, or text that has one")
-        for digits in found:
-            code = int(digits)
+        for code in _codes_in(given):
             name = "ACL_SUCCESS" if code == 0 else code_name(code)
             unknown |= name == "unknown"
             click.echo(f"{code} {name}")
-            cause = "nothing went wrong" if code == 0 else likely_cause(code)
-            kind = _KINDS.get(digits[:3], "") if len(digits) == 6 else ""
-            if cause:
-                click.echo(f"  likely cause: {cause}")
-            if kind:
-                click.echo(f"  where: {kind}")
-            if not cause and name != "unknown":
-                click.echo("  likely cause: not known; aclGetRecentErrMsg() and the device's log say more")
+            for line in _said_of(code, name):
+                click.echo(f"  {line}")
     sys.exit(1 if unknown else 0)
+
+
+def _codes_in(given: str) -> list[int]:
+    """The number that an argument is; of text, the numbers that are codes or look like codes of a known kind."""
+    if re.fullmatch(r"\s*\d{1,9}\s*", given, re.ASCII):
+        return [int(given)]
+    numbers = [int(digits) for digits in _NUMBER.findall(_PROCESS.sub(" ", given))]
+    found = [n for n in dict.fromkeys(numbers) if code_name(n) != "unknown" or str(n)[:3] in _KINDS]
+    if not found:
+        raise click.UsageError(
+            f"CODE: {given!r} has no status of acl or aclnn; accepted: a number such as 161001, or text that has one"
+        )
+    return found
+
+
+def _said_of(code: int, name: str) -> Iterator[str]:
+    cause = "nothing went wrong" if code == 0 else likely_cause(code)
+    if cause:
+        yield f"likely cause: {cause}"
+    kind = _KINDS.get(str(code)[:3], "") if len(str(code)) == 6 else ""
+    if kind:
+        yield f"where: {kind}"
+    if name == "unknown":
+        near = difflib.get_close_matches(str(code), map(str, known_codes()), n=3, cutoff=0.75)
+        yield "no header names it" + (f"; there are {', '.join(near)}" if near else "")
+    elif not cause:
+        yield "likely cause: not known; aclGetRecentErrMsg() and the device's log say more"

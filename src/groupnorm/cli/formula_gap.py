@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 
 import click
@@ -43,14 +41,12 @@ def formula_gap_command(archive: Path, dtype: str | None, json_path: Path | None
       groupnorm formula-gap inputs.npz
       groupnorm formula-gap golden/odd-printed-float32-community-s1/case.json --plot gap.png
     """
-    for option, path in (("--json", json_path), ("--plot", plot_path)):
-        if path is not None and not path.parent.is_dir():
-            raise click.UsageError(f"{option}: {path}; accepted: a folder that exists")
     if plot_path is not None and plot_path.suffix not in PICTURES:
         raise click.UsageError(f"--plot: {plot_path}; accepted: a name that ends in {', '.join(PICTURES)}")
     if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot: matplotlib is not installed; accepted with the extra groupnorm[bench]")
-    arrays = _read(archive, dtype)
+    arrays, read = _read(archive, dtype)
+    files.check_targets({"--json": json_path, "--plot": plot_path}, read)
     check_printed(**arrays)
     for name, array in arrays.items():
         odd = int(np.count_nonzero(~np.isfinite(array)))
@@ -70,12 +66,17 @@ def formula_gap_command(archive: Path, dtype: str | None, json_path: Path | None
     Console().print(table)
 
 
-def _read(path: Path, dtype: str | None) -> dict[str, Array]:
+def _read(path: Path, dtype: str | None) -> tuple[dict[str, Array], list[Path]]:
+    """The arrays, and every file that was read for them."""
     if path.suffix == ".json":
+        if dtype is not None:
+            raise click.UsageError(f"--dtype: {dtype} with {path}, which says it; accepted: with an .npz")
         cases = list(read_manifest(path))
         if len(cases) != 1 or cases[0].request.op != PRINTED:
             raise ValueError(f"FILE: {path}; accepted: a case.json of one case of {PRINTED}")
-        return {name: tensor.whole() for name, tensor in source.read_inputs(cases[0]).items()}
+        source.check_hashes(cases)
+        arrays = {name: tensor.whole() for name, tensor in source.read_inputs(cases[0]).items()}
+        return arrays, [path, *cases[0].files()]
     if path.suffix != ".npz":
         raise ValueError(f"FILE: {path}; accepted: an .npz of {', '.join(INPUTS)}, or a case.json")
     arrays = files.read_npz(path, INPUTS)
@@ -83,37 +84,33 @@ def _read(path: Path, dtype: str | None) -> dict[str, Array]:
         if name not in arrays:
             raise ValueError(f"{name}: not in {path}; accepted: an .npz of {', '.join(INPUTS)}")
     chosen = None if dtype is None else files.DTYPES[dtype]
-    return {name: files.as_dtype(name, array, chosen) for name, array in arrays.items()}
+    arrays = {name: files.as_dtype(name, array, chosen) for name, array in arrays.items()}
+    if chosen is not None and arrays["x"].dtype != chosen:
+        raise TypeError(f"--dtype: {dtype}, x has dtype {arrays['x'].dtype}; accepted: the dtype of x")
+    return arrays, [path]
 
 
 def _draw(arrays: dict[str, Array], gap: FormulaGap, path: Path) -> None:
     """Printed against true gradient, and the gap against gamma; at most 20,000 elements, evenly over x."""
     from matplotlib.figure import Figure
 
-    x, dy, gamma = (to_float64(arrays[n]).reshape(*arrays["x"].shape[:2], -1) for n in ("x", "dy", "gamma"))
+    n, g, *rest = arrays["x"].shape
+    x, dy, gamma = (to_float64(arrays[k]).reshape(n, g, math.prod(rest)) for k in ("x", "dy", "gamma"))
     mean, rstd = (to_float64(arrays[n])[:, :, None] for n in ("mean", "rstd"))
     xhat = (x - mean) * rstd
-    s1, s2 = (dy * gamma).mean(2, keepdims=True), (dy * gamma * xhat).mean(2, keepdims=True)
+    s1, s2 = ((dy * gamma * t).sum(2, keepdims=True) / max(1, x.shape[2]) for t in (1, xhat))
     true = rstd * (dy * gamma - s1 - xhat * s2)
     printed = rstd * gamma * (dy - s1 - xhat * s2)
     step = max(1, x.size // 20000)
     true, printed, gamma = (a.reshape(-1)[::step] for a in (true, printed, gamma))
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    low, high = min(true.min(), printed.min()), max(true.max(), printed.max())
+    low, high = min(true.min(initial=0), printed.min(initial=0)), max(true.max(initial=0), printed.max(initial=0))
     left.plot([low, high], [low, high], color="0.6", linewidth=1)
     left.scatter(true, printed, s=4, alpha=0.5)
     left.set(xlabel="gradient", ylabel="printed formula", title="dx of both")
     right.axhline(0, color="0.6", linewidth=1)
     right.scatter(gamma, printed - true, s=4, alpha=0.5)
     right.set(xlabel="gamma", ylabel="printed - gradient", title=f"largest gap {gap.max_rel:.1%} of the gradient")
-    # Under another name first: a full disk leaves no half picture.
-    handle, temporary = tempfile.mkstemp(prefix=".groupnorm-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        figure.savefig(temporary, dpi=120, metadata={} if path.suffix == ".png" else None)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with files.whole(path) as unfinished:
+        figure.savefig(unfinished, dpi=120, format=path.suffix[1:], metadata={} if path.suffix == ".png" else None)

@@ -82,6 +82,8 @@ def run(
     request = Request(op, None if dtype is None else files.DTYPES[dtype], shape, num_groups)
     targets = {"dx": out, "dgamma": dgamma, "dbeta": dbeta}
     _check_targets(op, targets)
+    named = {"--out": out, "--dgamma": dgamma, "--dbeta": dbeta}
+    files.check_targets(named, [path for path in (archive, *paths.values()) if path is not None])
     if recenter and op == PRINTED:
         raise click.UsageError(f"--recenter: accepted with --op {TRUE} alone")
     if shape is not None and not any(path is not None and path.suffix == ".bin" for path in paths.values()):
@@ -122,11 +124,6 @@ def _check_targets(op: str, targets: dict[str, Path | None]) -> None:
         accepted = files.SUFFIXES if name == "dx" else (".npy", ".bin")
         if path.suffix not in accepted:
             raise click.UsageError(f"{option}: {path}; accepted: a name that ends in {', '.join(accepted)}")
-        if not path.parent.is_dir():
-            raise click.UsageError(f"{option}: {path}; accepted: a folder that exists")
-    given = [path.resolve() for path in targets.values() if path is not None]
-    if len(set(given)) != len(given):
-        raise click.UsageError("--out, --dgamma, --dbeta: one name twice; accepted: a file each")
 
 
 def _read(archive: Path | None, paths: dict[str, Path | None], request: Request) -> dict[str, Array]:

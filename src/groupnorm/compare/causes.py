@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import reference
 from ..files import DTYPES
@@ -13,14 +14,17 @@ from ..golden.request import PRINTED
 from ..golden.store import Stored
 from ..reference import Float64
 from ..spec import Array, dtype_name
+from ..tolerance import LARGEST_EXPONENT, SMALLEST
 from ..tolerance import ulp as ulp_of
 from . import scan
 from .source import Pair, read_inputs
 
 _MOST = 1 << 22  # elements looked at: whole samples, the worst first
+_WINDOW = 1 << 18  # of a sample that has more
 _RUN = 32  # elements of an unwritten stretch: one block of 32 bytes of 16-bit data has 16
 _CLOSER = 0.2  # of the error that has to be left when a candidate is the explanation
 _TIES = 4
+_FLUSHED = 4  # elements, of two ulp or more: one ulp is a rounding
 
 
 class Cause(NamedTuple):
@@ -39,6 +43,7 @@ class _Part(NamedTuple):
     dtype: np.dtype[np.generic]
     case: Stored | None
     inputs: dict[str, Array]
+    first: int  # the flat index of the first element
 
 
 @np.errstate(all="ignore")
@@ -46,20 +51,21 @@ def guess(pair: Pair, totals: scan.Totals, rows: scan.Rows | None) -> list[Cause
     """The causes whose pattern is there; empty where the two sides agree but for roundings."""
     if totals.differing == 0 or pair.output != "dx" or not pair.golden.shape:
         return []
-    part = _take(pair, rows)
-    if part is None:
-        return []
-    found = [overflow(part), unwritten(part), layout(part), ties(part)]
+    part = _take(pair, totals, rows)
+    found = [overflow(part), saturated(part), flushed(part), unwritten(part), layout(part), ties(part)]
     if part.case is not None:
         found += [formula(part), statistics(part), shifted(part)]
     return [cause for cause in found if cause is not None]
 
 
-def _take(pair: Pair, rows: scan.Rows | None) -> _Part | None:
+def _take(pair: Pair, totals: scan.Totals, rows: scan.Rows | None) -> _Part:
     shape = pair.golden.shape
     of_sample = max(1, pair.golden.size // max(1, shape[0]))
-    if of_sample > _MOST:
-        return None
+    if of_sample > _MOST:  # a stretch of a sample, flat: enough for what shows in the elements themselves
+        worst = totals.worst[0][1] if totals.worst else 0
+        low = min(max(0, worst - _WINDOW // 2), pair.golden.size - _WINDOW)
+        got, golden = (side.read(low, low + _WINDOW) for side in (pair.got, pair.golden))
+        return _Part(scan.to_float64(got), scan.to_float64(golden), got, pair.golden.dtype, None, {}, low)
     count = min(shape[0], max(1, _MOST // of_sample))
     # Neighbouring samples around the worst one: shifts and stretches show only in what lies together.
     worst = int(rows.largest.reshape(shape[0], -1).max(1).argmax()) if rows is not None else 0
@@ -75,7 +81,7 @@ def _take(pair: Pair, rows: scan.Rows | None) -> _Part | None:
                 inputs[name] = tensor.whole()
                 if name != "gamma":
                     inputs[name] = inputs[name][first : first + count]
-    return _Part(scan.to_float64(got), scan.to_float64(golden), got, pair.golden.dtype, pair.case, inputs)
+    return _Part(scan.to_float64(got), scan.to_float64(golden), got, pair.golden.dtype, pair.case, inputs, low)
 
 
 def _distance(a: Float64, b: Float64) -> float:
@@ -200,6 +206,46 @@ def overflow(part: _Part) -> Cause | None:
     return Cause("overflow to Inf", f"{infinite} elements are Inf where golden is finite")
 
 
+def _saturated(part: _Part) -> npt.NDArray[np.bool_]:
+    """The largest number in got where golden is the infinity of the same sign."""
+    largest = ascend910b.largest_of(part.dtype)
+    found: npt.NDArray[np.bool_] = np.isinf(part.golden) & (part.got == np.copysign(largest, part.golden))
+    return found
+
+
+def saturated(part: _Part) -> Cause | None:
+    """A last cast that stops at the largest number; every infinity of golden is gone."""
+    count = int(np.count_nonzero(_saturated(part)))
+    if count == 0 or count < np.count_nonzero(np.isinf(part.golden)):
+        return None
+    largest, name = ascend910b.largest_of(part.dtype), dtype_name(part.dtype)
+    return Cause("saturation", f"{count} elements are {largest:g}, the largest {name}, where golden is Inf")
+
+
+def _flushed(part: _Part) -> npt.NDArray[np.bool_]:
+    """Zero in got where golden is subnormal."""
+    found: npt.NDArray[np.bool_] = (part.got == 0) & (part.golden != 0) & _subnormal(part.golden, part.dtype)
+    return found
+
+
+def _subnormal(values: Float64, dtype: np.dtype[np.generic]) -> npt.NDArray[np.bool_]:
+    smallest_normal = np.ldexp(1.0, 1 - LARGEST_EXPONENT[dtype_name(dtype)])
+    found: npt.NDArray[np.bool_] = (values != 0) & (np.abs(values) < smallest_normal)
+    return found
+
+
+def flushed(part: _Part) -> Cause | None:
+    """Subnormal results, or operands, taken for zero: no subnormal is left in got, and golden has some."""
+    gone = _flushed(part)
+    clear = gone & (np.abs(part.golden) >= 2 * SMALLEST[dtype_name(part.dtype)])
+    if np.count_nonzero(clear) < _FLUSHED or _subnormal(part.got, part.dtype).any():
+        return None
+    count = int(np.count_nonzero(gone))
+    return Cause(
+        "subnormals flushed to zero", f"{count} elements are 0 where golden is subnormal, and got has none that is"
+    )
+
+
 def unwritten(part: _Part) -> Cause | None:
     """A stretch of one repeated value, as memory holds that nobody wrote, with the errors in it alone."""
     bits = part.got_stored.reshape(-1).view({2: np.uint16, 4: np.uint32, 8: np.uint64}[part.dtype.itemsize])
@@ -208,17 +254,18 @@ def unwritten(part: _Part) -> Cause | None:
     edges = np.flatnonzero(np.diff(bits) != 0) + 1
     starts, stops = np.concatenate([[0], edges]), np.concatenate([edges, [bits.size]])
     differs = ~((got == golden) | (np.isnan(got) & np.isnan(golden)))
+    differs &= ~(_flushed(part) | _saturated(part)).reshape(-1)  # which makes stretches of one value too
     sums = np.concatenate([[0], np.cumsum(differs)])
     for i in np.flatnonzero(stops - starts >= _RUN):
         low, high = int(starts[i]), int(stops[i])
         if sums[high] - sums[low] < 0.9 * (high - low) or np.ptp(golden[low:high]) == 0:
             continue
         error = np.abs(got - golden)
-        outside = np.delete(error, np.s_[low:high])
+        outside = np.concatenate([error[:low], error[high:]])
         inside = float(np.median(np.where(np.isnan(error[low:high]), np.inf, error[low:high])))
         if outside.size == 0 or inside > 8 * float(np.median(outside)):
             value = float(got[low])
-            return Cause("unwritten tile", f"{high - low} elements from {low} on are all {value:g}")
+            return Cause("unwritten tile", f"{high - low} elements from {part.first + low} on are all {value:g}")
     return None
 
 

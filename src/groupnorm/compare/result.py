@@ -19,6 +19,7 @@ from . import standards as st
 from .source import Pair, read_inputs
 
 _WORST_SHOWN = 20
+_COUNTS = ("FinitePairs", "NonFiniteAgreeing", "NonFiniteDisagreeing")  # columns of our own
 _LARGEST_BOUND = 1 << 24  # elements whose float64 arrays are held at once
 
 
@@ -81,9 +82,9 @@ def _figures(t: scan.Totals, dtype: str, bound: tuple[int, float] | None) -> st.
         elements=t.count,
         community_bad=int(s("community_bad", 0)),
         community_over_cap=int(s("over_cap", 0)),
-        max_abs=m("absolute", 0.0),
-        mere=s("mere", 0.0) / t.count,
-        mare=m("mare", 0.0),
+        max_abs=math.inf if t.nonfinite else m("absolute", 0.0),
+        mere=math.inf if t.nonfinite else s("mere", 0.0) / max(1, t.finite),
+        mare=math.inf if t.nonfinite else m("mare", 0.0),
         per_mille_bad=int(s("per_mille_bad", 0)),
         msopst_bad=int(s("msopst_bad", 0)),
         msopst_max=m("msopst", 0.0),
@@ -94,24 +95,42 @@ def _figures(t: scan.Totals, dtype: str, bound: tuple[int, float] | None) -> st.
 
 
 def _metrics(t: scan.Totals) -> dict[str, float]:
-    """msaccucmp's definitions: relative errors where |golden| > 2.2e-16, distances over its root of squares."""
-    s, m = t.sums.get, t.maxima.get
-    square, got, golden = s("square", 0.0), s("got_square", 0.0), s("golden_square", 0.0)
+    """msaccucmp's definitions over the pairs that are finite: relative errors where |golden| > 2.2e-16, distances over
+    its root of squares."""
+    s, m, count = t.sums.get, t.maxima.get, max(1, t.finite)
+    square, got, golden, product = (s(n, 0.0) for n in ("square", "got_square", "golden_square", "product"))
+    scale = 1.0
+    if any(name.startswith("huge_") for name in t.sums):
+        scale = scan.HUGE
+        huge = (s(f"huge_{n}", 0.0) for n in ("square", "got_square", "golden_square", "product"))
+        square, got, golden, product = (
+            h + v * scale * scale for h, v in zip(huge, (square, got, golden, product), strict=True)
+        )
     # The square of got is golden's plus a difference: of a got that is 0, or nearly, rounding is all that is left.
     got = got if got > 1e-13 * golden else 0.0
-    if t.nonfinite:
-        square = math.inf
     both = math.sqrt(got) * math.sqrt(golden)
+    cosine = (1.0 if got == golden == 0 else 0.0) if both == 0 else min(1.0, product / both)
     return {
-        "CosineSimilarity": (1.0 if got == golden == 0 else 0.0) if both == 0 else min(1.0, s("product", 0.0) / both),
+        "CosineSimilarity": cosine,
         "MaxAbsoluteError": m("absolute", 0.0),
         "AccumulatedRelativeError": s("relative", 0.0),
         "RelativeEuclideanDistance": 0.0 if golden == 0 else math.sqrt(square) / math.sqrt(golden),
-        "MeanAbsoluteError": math.inf if t.nonfinite else s("absolute", 0.0) / t.count,
-        "RootMeanSquareError": math.sqrt(square / t.count),
+        "MeanAbsoluteError": s("absolute", 0.0) / count,
+        "RootMeanSquareError": math.sqrt(square / count) / scale,
         "MaxRelativeError": m("relative", 0.0),
-        "MeanRelativeError": s("relative", 0.0) / t.count,
+        "MeanRelativeError": s("relative", 0.0) / count,
     }
+
+
+def finite_note(result: Result) -> str:
+    """What the metrics leave out; empty where all elements are finite."""
+    t = result.totals
+    if t.finite == t.count:
+        return ""
+    return (
+        f"metrics are of the {t.finite} elements that are finite on both sides; not finite: "
+        f"{t.agreeing} the same on both sides, {t.nonfinite} not the same"
+    )
 
 
 def _worst(pair: Pair, totals: scan.Totals) -> list[dict[str, Any]]:
@@ -131,9 +150,12 @@ def _worst(pair: Pair, totals: scan.Totals) -> list[dict[str, Any]]:
 def _bound(pair: Pair) -> tuple[int, float]:
     """Elements outside the derived bound of tolerance.py around the float64 truth, and the largest share of it."""
     assert pair.case is not None
-    inputs = {name: tensor.whole() for name, tensor in read_inputs(pair.case).items()}
-    if inputs["x"].size > _LARGEST_BOUND:
-        raise ValueError(f"--standard: groupnorm with {inputs['x'].size} elements; accepted: at most {_LARGEST_BOUND}")
+    tensors = read_inputs(pair.case)
+    if tensors["x"].size > _LARGEST_BOUND:
+        raise ValueError(f"--standard: groupnorm with {tensors['x'].size} elements; accepted: at most {_LARGEST_BOUND}")
+    if pair.golden.size == 0:
+        return 0, 0.0
+    inputs = {name: tensor.whole() for name, tensor in tensors.items()}
     got = scan.to_float64(pair.got.whole())
     with np.errstate(all="ignore"):
         if pair.case.request.op == PRINTED:
@@ -197,7 +219,14 @@ def to_json(result: Result) -> dict[str, Any]:
         "metrics": result.metrics,
         "elements": t.count,
         "differing": t.differing,
-        "nonfinite": {"got": t.got_nonfinite, "golden": t.golden_nonfinite, "disagreeing": t.nonfinite},
+        "nonfinite": {
+            "got": t.got_nonfinite,
+            "golden": t.golden_nonfinite,
+            "agreeing": t.agreeing,
+            "disagreeing": t.nonfinite,
+        },
+        "finite_pairs": t.finite,
+        "note": finite_note(result),
         "ulp_histogram": histogram(result),
         "worst": result.worst,
         "causes": [cause._asdict() for cause in result.causes],
@@ -220,17 +249,37 @@ def histogram(result: Result) -> list[tuple[str, int]]:
     return found
 
 
+def _cell(text: str) -> str:
+    """A name as spreadsheets show it: one that begins like a formula would be computed."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
+
+
 def to_csv(results: list[Result]) -> str:
     """A row a pair, with msaccucmp's column names and the verdict by each standard."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     standards = list(st.judge(_figures(results[0].totals, results[0].dtype, (0, 0.0)), 1))
-    out.writerow(["Index", "GroundTruth", "DataType", "Shape", *results[0].metrics, "Standard", "Result", *standards])
+    out.writerow(
+        ["Index", "GroundTruth", "DataType", "Shape", *results[0].metrics, "Standard", "Result", *standards, *_COUNTS]
+    )
     for i, r in enumerate(results):
         verdicts = ["" if s not in r.verdicts else "Pass" if r.verdicts[s].passed else "Failed" for s in standards]
         shape = "x".join(map(str, r.shape))
         metrics = [repr(value) for value in r.metrics.values()]
-        out.writerow([i, r.name, r.dtype, shape, *metrics, r.standard, "Pass" if r.passed else "Failed", *verdicts])
+        counts = [r.totals.finite, r.totals.agreeing, r.totals.nonfinite]
+        out.writerow(
+            [
+                i,
+                _cell(r.name),
+                r.dtype,
+                shape,
+                *metrics,
+                r.standard,
+                "Pass" if r.passed else "Failed",
+                *verdicts,
+                *counts,
+            ]
+        )
     return text.getvalue()
 
 
@@ -241,5 +290,7 @@ def to_errors_csv(results: list[Result]) -> str:
     out.writerow(["Name", "Index", "ExpectOut", "RealOut", "FpDiff", "RateDiff"])
     for r in results:
         for w in r.worst:
-            out.writerow([r.name, w["flat"], repr(w["golden"]), repr(w["got"]), repr(w["error"]), repr(w["relative"])])
+            out.writerow(
+                [_cell(r.name), w["flat"], repr(w["golden"]), repr(w["got"]), repr(w["error"]), repr(w["relative"])]
+            )
     return text.getvalue()

@@ -1,15 +1,14 @@
 """One pass over both sides in blocks: every sum, count and extreme that metrics and standards need.
 
 Values are exact, errors off by a rounding of float32 for 16-bit data and of float64 otherwise. Where got and golden are
-the same infinity, or both NaN, they agree; where only one of them is finite, or both differ, the error is infinite, and
-the element is left out of sums of squares.
+the same infinity, or both NaN, they agree; where only one of them is finite, or both differ, the error is infinite.
+Neither is in the sums and maxima of the metrics, which are those of finite pairs; both are counted.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +19,12 @@ import numpy.typing as npt
 from ..reference import Float64
 from ..spec import Array, dtype_name
 from . import standards as st
-from .source import Tensor
+from .source import Tensor, default_workers
 
 PIECE = 1 << 20  # elements read at a time
-BLOCK = 1 << 15  # elements worked on at a time: the arrays of a block fit a core's cache
+BLOCK = 1 << 16  # worked on at a time: with fewer, threads wait for the interpreter, with more, for memory
 WORST = 64
+HUGE = 2.0**-512  # squares of float64 are taken of values times this where they overflow
 BINS = 66  # of the ulp histogram: 0, 1, 2-3, 4-7, ..., and the last for what is not finite
 _MAX_ROWS = 1 << 22
 _UINT = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -37,7 +37,8 @@ class Totals:
 
     count: int = 0
     differing: int = 0
-    nonfinite: int = 0  # elements where the two sides are not finite in the same way
+    nonfinite: int = 0  # elements where a side is not finite, and the other not in the same way
+    agreeing: int = 0  # elements that are the same infinity or NaN on both sides
     got_nonfinite: int = 0
     golden_nonfinite: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -45,16 +46,25 @@ class Totals:
     histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
     worst: list[tuple[float, int]] = field(default_factory=list)
 
+    @property
+    def finite(self) -> int:
+        """Elements that are finite on both sides."""
+        return self.count - self.nonfinite - self.agreeing
+
     def add(self, **sums: float) -> None:
         for name, value in sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(value)
+
+    def add_squares(self, scale: float, **sums: float) -> None:
+        """Sums of products of two numbers times `scale`, which is `HUGE` where float64 would overflow."""
+        self.add(**(sums if scale == 1 else {f"huge_{name}": value for name, value in sums.items()}))
 
     def top(self, **maxima: float) -> None:
         for name, value in maxima.items():
             self.maxima[name] = max(self.maxima.get(name, 0.0), float(value))
 
     def merge(self, other: Totals) -> None:
-        for name in ("count", "differing", "nonfinite", "got_nonfinite", "golden_nonfinite"):
+        for name in ("count", "differing", "nonfinite", "agreeing", "got_nonfinite", "golden_nonfinite"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.add(**other.sums)
         self.top(**other.maxima)
@@ -101,12 +111,14 @@ def scan(got: Tensor, golden: Tensor, threads: int | None = None) -> tuple[Total
 
     Pieces are the same for any number of threads and are merged in order, so the figures do not depend on it.
     """
+    if golden.size == 0:
+        return Totals(), None
     rows = _rows_of(golden.shape)
     short = rows is not None and rows.length < BLOCK
     step = PIECE // rows.length * rows.length if rows is not None and short else PIECE
     starts = range(0, golden.size, step)
     totals = Totals()
-    workers = threads or min(8, len(os.sched_getaffinity(0)))
+    workers = threads or default_workers()
 
     def one(start: int) -> tuple[int, Totals, list[tuple[int, int, Float64, Float64, Any]]]:
         stop = min(start + step, golden.size)
@@ -191,14 +203,17 @@ def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[Array
         square = float((g * g).sum())
         if math.isfinite(square) and square > 1e-20 * g.size:
             break
+    scale = 1.0
     if not math.isfinite(square):
         odd = ~np.isfinite(g)
-        square = float(np.square(np.where(odd, 0, g)).sum())
+        same_bits = _count(odd) - _count(odd[differ])
         totals.golden_nonfinite += _count(odd)
-        totals.got_nonfinite += _count(odd) - _count(odd[differ])  # the same bits on both sides
+        totals.got_nonfinite += same_bits
+        totals.agreeing += same_bits
+        square, scale = _square(np.where(odd, 0, g))
     totals.differing += differ.size
     totals.histogram[0] += g.size - differ.size
-    totals.add(golden_square=square, got_square=square, product=square)
+    totals.add_squares(scale, golden_square=square, got_square=square, product=square)
     if differ.size == 0:
         return None
     few = got[differ]
@@ -211,6 +226,12 @@ def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[Array
     ratio = _add_block(totals, dtype_name(golden.dtype), a, g, error, ulp)
     _keep_worst(totals, ratio, differ + start)
     return differ, error, ratio > 1
+
+
+def _square(values: npt.NDArray[Any]) -> tuple[float, float]:
+    """The sum of squares of what is finite, and the scale of the values that it is of."""
+    square = float(np.square(values).sum())
+    return (square, 1.0) if math.isfinite(square) else (float(np.square(values * HUGE).sum()), HUGE)
 
 
 def _distance(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -233,29 +254,39 @@ def _add_block(
 ) -> npt.NDArray[Any]:
     """Adds the elements that differ; |error| as a share of the community tolerance."""
     size = np.abs(g)
-    finite = error[np.isfinite(error)] if totals.nonfinite else error
     atol, rtol, cap = st.COMMUNITY[dtype]
     ratio: npt.NDArray[Any] = error / (atol + rtol * size)
     biggest = float(error.max())
-    totals.add(
-        got_square=float(((a - g) * (a + g)).sum()),
-        product=float(((a - g) * g).sum()),
-        absolute=float(finite.sum()),
-        square=float((finite * finite).sum()),
-        community_bad=_count(ratio > 1),
-        per_mille_bad=_count(error > st.PER_MILLE[dtype] * size),
-    )
-    relative = error / (size + a.dtype.type(st.MERE_EPS))
-    # Where golden is as good as 0, msaccucmp leaves the element out.
-    vendor = error / np.where(size > np.finfo(float).eps, size, np.inf)
-    vendor[np.isnan(vendor)] = 0
-    totals.add(mere=float(relative.sum()), relative=float(vendor.sum()))
-    totals.top(absolute=biggest, mare=relative.max(), relative=vendor.max(), ulp=ulp.max())
+    totals.add(community_bad=_count(ratio > 1), per_mille_bad=_count(error > st.PER_MILLE[dtype] * size))
+    totals.top(ulp=ulp.max())
     if biggest > cap:
         totals.add(over_cap=_count((error > cap) & (ulp > st.COMMUNITY_ULP)))
     _msopst(totals, a, size, error)
     _add_histogram(totals, ulp)
+    if not math.isfinite(biggest):
+        finite = np.isfinite(error)
+        a, g, size, error = (values[finite] for values in (a, g, size, error))
+    _add_metrics(totals, a, g, size, error)
     return ratio
+
+
+def _add_metrics(totals: Totals, a: Array, g: Array, size: Array, error: Array) -> None:
+    """Sums and maxima of pairs that are finite; the squares of what agrees are there already."""
+    if error.size == 0:
+        return
+    relative = error / (size + a.dtype.type(st.MERE_EPS))
+    # Where golden is as good as 0, msaccucmp leaves the element out.
+    vendor = error / np.where(size > np.finfo(float).eps, size, np.inf)
+    totals.add(absolute=float(error.sum()), mere=float(relative.sum()), relative=float(vendor.sum()))
+    totals.top(absolute=error.max(), mare=relative.max(), relative=vendor.max())
+    square, scale = _square(error)
+    got_square, product = float(((a - g) * (a + g)).sum()), float(((a - g) * g).sum())
+    if not (math.isfinite(got_square) and math.isfinite(product)):
+        square, scale = float(np.square(error * HUGE).sum()), HUGE
+    if scale != 1:
+        a, g = a * HUGE, g * HUGE
+        got_square, product = float(((a - g) * (a + g)).sum()), float(((a - g) * g).sum())
+    totals.add_squares(scale, square=square, got_square=got_square, product=product)
 
 
 def _add_histogram(totals: Totals, ulp: npt.NDArray[Any]) -> None:
@@ -280,14 +311,18 @@ def _count(mask: Any) -> int:
 
 
 def _settle(totals: Totals, a: Array, g: Array, error: Array, ulp: Array) -> tuple[Array, ...]:
-    """What is not finite: agreeing elements have no error, others an infinite one; neither is in sums of squares."""
+    """What is not finite: agreeing elements have no error, others an infinite one, and values 0 in sums.
+
+    A difference of two finite numbers is one, at most the largest.
+    """
     a_bad, g_bad = ~np.isfinite(a), ~np.isfinite(g)
     same = (np.isnan(a) & np.isnan(g)) | (a == g)
     wrong = (a_bad | g_bad) & ~same
     totals.nonfinite += int(np.count_nonzero(wrong))
     totals.got_nonfinite += int(np.count_nonzero(a_bad))
     either = a_bad | g_bad
-    error = np.where(wrong, np.inf, np.where(same, 0, error))
+    totals.agreeing += _count(either & same)
+    error = np.where(wrong, np.inf, np.where(same, 0, np.minimum(error, np.finfo(error.dtype).max)))
     ulp = np.where(wrong, np.inf, np.where(same, 0, ulp))
     return np.where(either, 0, a), np.where(either, 0, g), error, ulp
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files import DTYPES
+from ..files import DTYPES, regular
 from ..golden.request import INPUTS, OUTPUTS
-from ..golden.store import Layout, Stored, file_names, read_manifest
+from ..golden.store import Layout, Stored, file_names, read_manifest, sha256
 from ..spec import DTYPE_NAMES, Array
 
 
@@ -51,13 +53,24 @@ class Pair(NamedTuple):
     output: str
 
 
+def default_workers() -> int:
+    """Threads where nobody says how many: one for each CPU of this process, 8 at most."""
+    return min(8, len(os.sched_getaffinity(0)))
+
+
 def open_tensor(
-    side: str, path: Path, *, name: str = "", dtype: np.dtype[Any] | None = None, shape: tuple[int, ...] | None = None
+    side: str,
+    path: Path,
+    *,
+    name: str = "",
+    dtype: np.dtype[Any] | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> Tensor:
     """An array of a .npy, .npz or .bin file, as `dtype` and `shape` where the file does not say.
 
     Raises ValueError or TypeError naming the side (GOT or GOLDEN), the file, what it holds and what is accepted.
     """
+    regular(side, path)
     if path.suffix == ".bin":
         return _open_bin(side, path, dtype, shape)
     if path.suffix == ".npz":
@@ -88,8 +101,9 @@ def _open_bin(side: str, path: Path, dtype: np.dtype[Any] | None, shape: tuple[i
     if dtype is None:
         raise ValueError(f"{side}: {path} has no header; accepted: .bin files with --dtype, or a manifest")
     if shape is None:
-        if size % dtype.itemsize:
-            raise ValueError(f"{side}: {path} has {size} bytes; accepted: a multiple of {dtype.itemsize} ({dtype})")
+        if size % dtype.itemsize or size == 0:
+            some = f"a multiple of {dtype.itemsize} ({dtype})"
+            raise ValueError(f"{side}: {path} has {size} bytes; accepted: {some}, or none with --shape that has a 0")
         shape = (size // dtype.itemsize,)
     expected = math.prod(shape) * dtype.itemsize
     if size != expected:
@@ -134,11 +148,26 @@ def find_pairs(got: Path, golden: Path, dtype: np.dtype[Any] | None, shape: tupl
 
     ValueError where the sides do not fit together.
     """
+    for side, path in (("GOT", got), ("GOLDEN", golden)):
+        if not path.is_dir():
+            regular(side, path)
     manifest = golden if golden.suffix == ".json" else None
     if golden.is_dir():
         manifest = next((golden / n for n in ("manifest.json", "case.json") if (golden / n).is_file()), None)
     if manifest is not None:
+        for option, value in (("--dtype", dtype), ("--shape", shape)):
+            if value is not None:
+                raise ValueError(f"{option}: {value} with {manifest}, which says it; accepted: without a manifest")
         return list(_by_manifest(got, manifest))
+    pairs = _without_manifest(got, golden, dtype, shape)
+    if shape is not None and not any(side.path.suffix == ".bin" for pair in pairs for side in (pair.got, pair.golden)):
+        raise ValueError(f"--shape: {shape} with {golden}, which says its shape; accepted: with .bin files alone")
+    return pairs
+
+
+def _without_manifest(
+    got: Path, golden: Path, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None
+) -> list[Pair]:
     if golden.is_dir():
         return _by_name(got, golden, dtype, shape)
     if got.is_dir():
@@ -159,8 +188,6 @@ def _checked(pair: Pair) -> Pair:
         raise TypeError(f"GOT: {got.path} has dtype {got.dtype}; accepted: {golden.dtype}, that of {golden.path}")
     if got.shape != golden.shape:
         raise ValueError(f"GOT: {got.path} has shape {got.shape}; accepted: {golden.shape}, that of {golden.path}")
-    if got.size == 0:
-        raise ValueError(f"GOT: {got.path} is empty, shape {got.shape}; accepted: one element or more")
     return pair
 
 
@@ -238,3 +265,25 @@ def read_inputs(case: Stored, names: tuple[str, ...] = INPUTS) -> dict[str, Tens
         )
         for name in names
     }
+
+
+def cases_of(pairs: list[Pair]) -> list[Stored]:
+    """The cases of a manifest that pairs belong to."""
+    return list({pair.case.folder: pair.case for pair in pairs if pair.case is not None}.values())
+
+
+def read_by(pairs: list[Pair]) -> list[Path]:
+    """Every file that a comparison reads."""
+    of_cases = [path for case in cases_of(pairs) for path in (case.manifest, *case.files())]
+    return [*(side.path for pair in pairs for side in (pair.got, pair.golden)), *of_cases]
+
+
+def check_hashes(cases: list[Stored], threads: int | None = None) -> None:
+    """Whether the files of cases are those that their manifest has; ValueError that names the first that is not."""
+    wanted = [(case, path, digest) for case in cases for path, digest in case.files().items()]
+    with ThreadPoolExecutor(threads or default_workers()) as pool:
+        found = pool.map(lambda entry: sha256("GOLDEN", entry[1]), wanted)
+        for (case, path, digest), came in zip(wanted, found, strict=True):
+            if came != digest:
+                what = f"{path} is not the file that {case.manifest} was written with"
+                raise ValueError(f"GOLDEN: {what}: sha256 {came[:16]}...; accepted: {digest[:16]}...")

@@ -52,7 +52,8 @@ class Figures(NamedTuple):
 def judge(f: Figures, ulp: int) -> dict[str, Verdict]:
     """Every standard's verdict; groupnorm only where its bound is known."""
     _, _, cap = COMMUNITY[f.dtype]
-    share = 1 - f.community_bad / f.elements
+    count = max(1, f.elements)  # of none, none is bad
+    share = 1 - f.community_bad / count
     found = [
         Verdict(
             "community",
@@ -67,12 +68,12 @@ def judge(f: Figures, ulp: int) -> dict[str, Verdict]:
         Verdict(
             "double-per-mille",
             f.per_mille_bad <= PER_MILLE[f.dtype] * f.elements,
-            f"{f.per_mille_bad / f.elements:.4%} off by more than {PER_MILLE[f.dtype]:g} ({PER_MILLE[f.dtype]:.2%})",
+            f"{f.per_mille_bad / count:.4%} off by more than {PER_MILLE[f.dtype]:g} ({PER_MILLE[f.dtype]:.2%})",
         ),
         Verdict(
             "msopst",
             f.msopst_bad <= MSOPST_SHARE * f.elements and f.msopst_max < MSOPST_LARGEST,
-            f"{f.msopst_bad / f.elements:.4%} off by more than 0.01 (5 %), largest {f.msopst_max:.4g} (below 0.1)",
+            f"{f.msopst_bad / count:.4%} off by more than 0.01 (5 %), largest {f.msopst_max:.4g} (below 0.1)",
         ),
         Verdict("ulp", f.max_ulp <= ulp, f"largest distance {f.max_ulp:g} ulp (at most {ulp})"),
     ]

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..files import regular
 from .request import PRINTED, TRUE, Range, Request, from_json
 
 # The operands in the order of the aclnn interfaces, which is that of the lists.
@@ -52,7 +53,7 @@ def read(path: Path, defaults: Defaults) -> list[Request]:
     """
     if path.suffix not in (".csv", ".json"):
         raise ValueError(f"{path}: accepted: a case list that ends in .csv (TTK) or .json (msopst, groupnorm)")
-    size = path.stat().st_size
+    size = regular("--cases", path).stat().st_size
     if size > _MAX_BYTES:
         raise ValueError(f"{path}: {size} bytes; accepted: a case list of at most {_MAX_BYTES}")
     try:

@@ -27,6 +27,8 @@ OVERFLOWS = ("inf", "saturate")
 # The standards that groupnorm.compare judges by.
 STANDARDS = ("community", "mere-mare", "double-per-mille", "msopst", "ulp", "groupnorm")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+# Of files beside the cases, and what Windows takes for a device.
+_RESERVED = re.compile(r"(manifest\.json|case\.json|(con|prn|aux|nul|com\d|lpt\d)(\..*)?)", re.IGNORECASE)
 _LARGEST = 2**40  # elements of x; more is a slip of the pen
 
 
@@ -65,6 +67,10 @@ class Request:
 
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ValueError(f"name: {self.name!r}; accepted: letters, digits and . _ + -, at most 200")
+        if _RESERVED.fullmatch(self.name) or self.name.endswith("."):
+            raise ValueError(
+                f"name: {self.name!r}; accepted: one that no file of groupnorm and no device has, without . at the end"
+            )
         for key, accepted in (
             ("op", tuple(OUTPUTS)),
             ("dtype", tuple(DTYPES) if self.op == TRUE else ("float32", "float16", "bfloat16")),
@@ -90,6 +96,10 @@ class Request:
             raise ValueError(f"{self.name}: eps: {self.eps!r}; accepted: a number between 0 and 1")
         if self.numerics == "ascend910b" and self.op != PRINTED:
             raise ValueError(f"{self.name}: numerics: ascend910b with op {self.op}; accepted: with {PRINTED} alone")
+        if self.overflow != "inf" and self.numerics != "ascend910b":
+            raise ValueError(
+                f"{self.name}: overflow: {self.overflow} with numerics {self.numerics}; accepted: with ascend910b"
+            )
         for name, (distribution, low, high) in self.ranges.items():
             if name not in INPUTS or distribution not in ("uniform", "normal"):
                 raise ValueError(
@@ -107,7 +117,6 @@ class Request:
         low, high = (3, 8) if printed else (2, 8)
         if not whole or not low <= len(shape) <= high or math.prod(shape) > _LARGEST:
             kind = "[N, G, *]" if printed else "[N, C, *]"
-            kind = f"{low} to {high} sizes, {kind}, at most 2^40 elements"
             raise ValueError(
                 f"{self.name}: shape: {shape}; accepted: {low} to {high} sizes, {kind}, at most 2^40 elements"
             )
