@@ -9,25 +9,18 @@ struct Contiguous {
   static void reduce(const Span& span) {
     using Op = F<V>;
     if (span.length <= kBlock) return reduce_rows(span);
-    const bool paired = !span.stream;  // from memory, one stream an input comes faster than two
     for (int64_t c = 0; c < span.channels; ++c) {
       double total[Op::kSums] = {};
+      Strand strand(span, c);
       for (int64_t begin = 0; begin < span.length; begin += kChunk) {
         const int64_t end = begin + kChunk < span.length ? begin + kChunk : span.length;
-        Strand pair[2] = {Strand(span, c), Strand(span, c)};
-        pair[0].advance(begin);
-        pair[1].advance(begin + kBlock);
         F64 lanes[Op::kLaneSums];
         for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = F64::zero();
-        int64_t i = begin;
-        for (; paired && i + 2 * kBlock <= end; i += 2 * kBlock) {
-          reduce_blocks<2>(pair, kBlock, lanes);
-          pair[0].advance(2 * kBlock);
-          pair[1].advance(2 * kBlock);
-        }
-        for (; i < end; i += kBlock) {
-          reduce_blocks<1>(pair, i + kBlock < end ? kBlock : end - i, lanes);
-          pair[0].advance(kBlock);
+        for (int64_t i = begin; i < end; i += kBlock) {
+          V block[Op::kLaneSums];
+          sum_block(strand, i + kBlock < end ? kBlock : end - i, block);
+          for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = add(lanes[k], F64::widen(block[k]));
+          strand.advance(kBlock);
         }
         Op::join(lanes);
         for (int k = 0; k < Op::kSums; ++k) total[k] += lanes[k].sum();
@@ -74,10 +67,10 @@ struct Contiguous {
       F64 lanes[Op::kSums][kRows];
       for (int r = 0; r < rows; ++r) {
         const Strand strand(span, c + r);
-        V sum[1][Op::kLaneSums];
+        V sum[Op::kLaneSums];
         F64 row[Op::kLaneSums];
-        sum_blocks(&strand, span.length, sum);
-        for (int k = 0; k < Op::kLaneSums; ++k) row[k] = F64::widen(sum[0][k]);
+        sum_block(strand, span.length, sum);
+        for (int k = 0; k < Op::kLaneSums; ++k) row[k] = F64::widen(sum[k]);
         Op::join(row);
         for (int k = 0; k < Op::kSums; ++k) lanes[k][r] = row[k];
       }
@@ -85,42 +78,25 @@ struct Contiguous {
     }
   }
 
-  // Adds a block of each strand, in order, to the lanes. Two at a time: an addition has to wait for the one
-  // before it on its lane, and the other block fills that time.
-  template <int kStrands>
-  static void reduce_blocks(const Strand* strands, int64_t length, F64* lanes) {
-    using Op = F<V>;
-    V sum[kStrands][Op::kLaneSums];
-    sum_blocks(strands, length, sum);
-    for (int s = 0; s < kStrands; ++s) {
-      for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = add(lanes[k], F64::widen(sum[s][k]));
-    }
-  }
-
-  // The sums of a block of each strand, lane by lane.
-  template <int kStrands, int kLaneSums>
-  static void sum_blocks(const Strand* strands, int64_t length, V (&sum)[kStrands][kLaneSums]) {
+  // The sums of a block, lane by lane. One block at a time: two, whose additions would not wait for each other, are
+  // half a KiB apart, and hardware that reads ahead takes them for two streams.
+  template <int kLaneSums>
+  static void sum_block(const Strand& strand, int64_t length, V (&sum)[kLaneSums]) {
     using Op = F<V>;
     V value[kMaxInputs];
-    for (int s = 0; s < kStrands; ++s) {
-      for (int k = 0; k < kLaneSums; ++k) sum[s][k] = V::zero();
-    }
+    for (int k = 0; k < kLaneSums; ++k) sum[k] = V::zero();
     int64_t i = 0;
     for (; i + kLanes <= length; i += kLanes) {
-      for (int s = 0; s < kStrands; ++s) {
-        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strands[s].in[k] + i);
-        Op::accumulate(value, strands[s].coef, sum[s]);
-      }
+      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i);
+      Op::accumulate(value, strand.coef, sum);
     }
     if (i < length) {  // lanes past the end keep what they hold
       const int rest = static_cast<int>(length - i);
-      for (int s = 0; s < kStrands; ++s) {
-        V next[kLaneSums];
-        for (int k = 0; k < kLaneSums; ++k) next[k] = sum[s][k];
-        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strands[s].in[k] + i, rest);
-        Op::accumulate(value, strands[s].coef, next);
-        for (int k = 0; k < kLaneSums; ++k) sum[s][k] = V::select_first(rest, next[k], sum[s][k]);
-      }
+      V next[kLaneSums];
+      for (int k = 0; k < kLaneSums; ++k) next[k] = sum[k];
+      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i, rest);
+      Op::accumulate(value, strand.coef, next);
+      for (int k = 0; k < kLaneSums; ++k) sum[k] = V::select_first(rest, next[k], sum[k]);
     }
   }
 
