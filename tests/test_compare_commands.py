@@ -49,7 +49,7 @@ def test_explain(capsys):
     assert "there are 161002, 161001" in _run(capsys, "explain", "161005")[1]
     code, out, err = _run(capsys, "explain", "what")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "CODE: 'what'; accepted: a number" in err
+    assert "CODE: 'what' has no status of acl or aclnn; accepted: a number" in err
 
 
 def test_formula_gap(capsys):

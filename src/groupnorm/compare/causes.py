@@ -101,7 +101,8 @@ def _explains(part: _Part, candidate: Float64) -> bool:
     if finite.size == 0:
         return False
     rounding = float(np.sqrt(np.mean(np.square(ulp_of(finite, part.dtype)))))
-    return off > 2 * rounding and _distance(part.got, candidate) < _CLOSER * off
+    # With less than half of it finite, nothing can be told.
+    return np.isfinite(off) and off > 2 * rounding and _distance(part.got, candidate) < _CLOSER * off
 
 
 def _printed(inputs: dict[str, Array]) -> Float64:
