@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import groupnorm
+from command import run as _run
 from conftest import BFLOAT16, ISA_LEVELS, bits
 from groupnorm import cases, reference
 from groupnorm.cases import Case
-from groupnorm.cli import main
 
 CASE = Case("case", (2, 8, 4, 6), 2)
 NAMES = ("x", "dy", "gamma", "mean", "rstd")
@@ -25,17 +25,6 @@ NAMES = ("x", "dy", "gamma", "mean", "rstd")
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-
-
-def _run(capsys, *arguments):
-    """Exit code, stdout, stderr."""
-    code = 0
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as error:
-        code = error.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def _stored(array):

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import groupnorm
+from command import run as _run
 from conftest import BFLOAT16
 from groupnorm import reference
 from groupnorm.cli import main
@@ -40,16 +41,6 @@ ALL = ("x", "dy", "gamma", "mean", "rstd")
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-
-
-def _run(capsys, *arguments):
-    code = 0
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as error:
-        code = error.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def _save(name, array):

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import groupnorm
+from command import run as _run
 from groupnorm import cases
 from groupnorm.cases import Case
-from groupnorm.cli import main
 from groupnorm.cli.app import app
 
 NAMES = ("x", "dy", "gamma", "mean", "rstd")
@@ -23,16 +23,6 @@ NAMES = ("x", "dy", "gamma", "mean", "rstd")
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def _run(capsys, *arguments):
-    code = 0
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as error:
-        code = error.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_explain(capsys):

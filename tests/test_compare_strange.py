@@ -7,24 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groupnorm.cli import main
+from command import run
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-
-
-def run(capsys, *arguments):
-    """The exit code, and what was printed."""
-    code = 0
-    try:
-        main(list(arguments))
-    except SystemExit as error:
-        code = error.code or 0
-    streams = capsys.readouterr()
-    return code, streams.out, streams.err
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command import run as _run
 from conftest import BFLOAT16
 from groupnorm import reference, tolerance
-from groupnorm.cli import main
 from groupnorm.compare import source
 from groupnorm.golden import ascend910b, case_list, data, expected, store
 from groupnorm.golden.request import INPUTS, OUTPUTS, PRINTED, TRUE, Request
@@ -34,16 +34,6 @@ DTYPES = {
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-
-
-def _run(capsys, *arguments):
-    code = 0
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as error:
-        code = error.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def _request(op=PRINTED, dtype="float32", **fields):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groupnorm.cli import main
+from command import run as _run
 
 CASE = "tiny-printed-float32-community-s1"
 MAKE = ("golden", "out", "--case", "tiny")
@@ -26,16 +26,6 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     np.save("a.npy", np.ones((2, 4, 8), np.float32))
     np.save("b.npy", np.full((2, 4, 8), 2, np.float32))
-
-
-def _run(capsys, *arguments):
-    code = 0
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as error:
-        code = error.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def _refused(capsys, message, *arguments):
