@@ -173,7 +173,7 @@ def test_a_closed_pipe_is_quiet():
 
 
 def test_an_interrupt_with_jobs_is_quiet_and_goes_on(capsys):
-    arguments = ["golden", "many", "--shape", "2,4,400000", "--jobs", "2"]
+    arguments = ["golden", "many", "--shape", "2,4,1200000", "--jobs", "2"]
     arguments += [a for name in ("ramp", "tiny", "huge", "constant", "relu", "centred") for a in ("--family", name)]
     process = subprocess.Popen(
         [sys.executable, "-m", "groupnorm", *arguments],
