@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "accepted.h"
 #include "run.h"
-#include "strides.h"
 
 namespace nb = nanobind;
 
@@ -15,8 +15,6 @@ namespace groupnorm::plain {
 namespace {
 
 int bfloat16_number = -1;
-
-bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 // One operand: a view of an array that its caller keeps alive, or none.
 struct Operand {
@@ -80,11 +78,6 @@ bool lies_in(const Operand& operand, Layout layout) {
 bool layout_of(const Operand& x, Layout* layout) {
   *layout = x.contiguous() ? Layout::kContiguous : Layout::kChannelsLast;
   return lies_in(x, *layout);
-}
-
-// gamma, beta, mean and rstd have the dtype of x, or float32 beside 16-bit x.
-bool goes_with(const Operand& parameter, const Operand& x) {
-  return parameter.dtype == x.dtype || (parameter.dtype == DType::kFloat32 && is_narrow(x.dtype));
 }
 
 bool is_vector(const Operand& parameter, npy_intp channels) {
@@ -173,14 +166,15 @@ nb::object group_norm_backward(nb::handle dy_, nb::handle x_, nb::handle mean_, 
   Operand dy, x, mean, rstd, gamma;
   Layout layout;
   if (!read(x_, &x) || !read(dy_, &dy) || !read(mean_, &mean) || !read(rstd_, &rstd) ||
-      !read_optional(gamma_, &gamma) || dy.dtype != x.dtype || rstd.dtype != mean.dtype || !goes_with(mean, x) ||
-      x.rank() < 2 || !dy.same_shape(x) || !layout_of(x, &layout) || !lies_in(dy, layout) || mean.rank() != 2) {
+      !read_optional(gamma_, &gamma) || dy.dtype != x.dtype || rstd.dtype != mean.dtype ||
+      !goes_with(mean.dtype, x.dtype) || x.rank() < 2 || !dy.same_shape(x) || !layout_of(x, &layout) ||
+      !lies_in(dy, layout) || mean.rank() != 2) {
     return nb::none();
   }
   const npy_intp n = x.size(0), channels = x.size(1), groups = mean.size(1);
   const Operand& parameter = gamma.array ? gamma : mean;
   if (groups < 1 || channels % groups != 0 || !is_table(mean, n, groups) || !is_table(rstd, n, groups) ||
-      !goes_with(parameter, x) || (gamma.array && !is_vector(gamma, channels))) {
+      !goes_with(parameter.dtype, x.dtype) || (gamma.array && !is_vector(gamma, channels))) {
     return nb::none();
   }
 
@@ -255,7 +249,7 @@ nb::object group_norm(nb::handle x_, nb::handle num_groups, nb::handle gamma_, n
   const double eps = PyFloat_AS_DOUBLE(eps_.ptr());
   if (overflow || groups < 1 || channels % groups != 0 || !(eps >= 0 && eps <= 1e300)) return nb::none();
   for (const Operand* one : {&gamma, &beta}) {
-    if (one->array && (!goes_with(*one, x) || !is_vector(*one, channels))) return nb::none();
+    if (one->array && (!goes_with(one->dtype, x.dtype) || !is_vector(*one, channels))) return nb::none();
   }
 
   Output y, mean, rstd;

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "accepted.h"
 #include "run.h"
-#include "strides.h"
 
 namespace nb = nanobind;
 
@@ -50,8 +50,6 @@ bool is_true(PyObject* owned) {
   Py_DECREF(owned);
   return value;
 }
-
-bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 bool dtype_of(nb::dlpack::dtype from, DType* to) {
   const auto is = [&](nb::dlpack::dtype_code code, int bits) {
@@ -134,14 +132,9 @@ bool layout_of(const Operand& x, Layout* layout) {
   return x.lies_in(*layout);
 }
 
-// gamma, beta, mean and rstd have the dtype of x, or float32 beside 16-bit x.
-bool goes_with(const Operand& parameter, const Operand& x) {
-  return parameter.dtype == x.dtype || (parameter.dtype == DType::kFloat32 && is_narrow(x.dtype));
-}
-
 bool is_affine(const Operand& parameter, const Operand& x) {
-  return !parameter.present ||
-         (goes_with(parameter, x) && parameter.has_shape({x.size(1)}) && parameter.lies_in(Layout::kContiguous));
+  return !parameter.present || (goes_with(parameter.dtype, x.dtype) && parameter.has_shape({x.size(1)}) &&
+                                parameter.lies_in(Layout::kContiguous));
 }
 
 bool activation_of(nb::handle object, Activation* activation) {
@@ -248,8 +241,9 @@ nb::object group_norm_backward(bool may_record, bool may_negate, int threads, nb
   Activation follows;
   if (!torch.exchange || !read(x_, watch, &x) || !read(dy_, watch, &dy) || !read(mean_, watch, &mean) ||
       !read(rstd_, watch, &rstd) || !read_optional(gamma_, watch, &gamma) || !read_optional(beta_, watch, &beta) ||
-      dy.dtype != x.dtype || rstd.dtype != mean.dtype || !goes_with(mean, x) || x.rank() < 2 || !dy.same_shape(x) ||
-      !layout_of(x, &layout) || !dy.lies_in(layout) || mean.rank() != 2 || !activation_of(activation, &follows)) {
+      dy.dtype != x.dtype || rstd.dtype != mean.dtype || !goes_with(mean.dtype, x.dtype) || x.rank() < 2 ||
+      !dy.same_shape(x) || !layout_of(x, &layout) || !dy.lies_in(layout) || mean.rank() != 2 ||
+      !activation_of(activation, &follows)) {
     return nb::none();
   }
   const int64_t n = x.size(0), channels = x.size(1), groups = mean.size(1);

@@ -1,10 +1,19 @@
-// How an array lies in memory, from its strides. Strides of dimensions of size 1 do not count, and none do in an
-// array without elements.
+// What both short ways, of NumPy and of PyTorch, take.
 #pragma once
 
 #include <algorithm>
 
+#include "../core/dtype.h"
+
 namespace groupnorm {
+
+// Whether gamma, beta, mean and rstd go with x: in its dtype, or in float32 beside 16-bit x.
+inline bool goes_with(DType parameter, DType x) {
+  return parameter == x || (parameter == DType::kFloat32 && (x == DType::kFloat16 || x == DType::kBFloat16));
+}
+
+// How an array lies in memory, from its strides. Strides of dimensions of size 1 do not count, and none do in an
+// array without elements.
 
 // Whether [N, C, *] lies as [N, C, *], in steps of `unit`.
 template <typename Integer>
