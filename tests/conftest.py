@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ ISA_LEVELS = [name for name, compiled, supported in _core.isa_list() if compiled
 BFLOAT16 = bfloat16()
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16, np.dtype(np.float64)]
 LOW_DTYPES = DTYPES[:3]
+
+
+def pytest_configure() -> None:
+    """A shell has what it starts in the background ignore interrupts, and programs hand that down to their own."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=ISA_LEVELS)

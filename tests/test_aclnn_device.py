@@ -6,7 +6,6 @@ import gc
 import multiprocessing
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -215,7 +214,6 @@ with aclnn.Device(0) as device:
 """
     result = python(code)
     assert (result.stdout, result.returncode) == ("interrupted\n", 0), result.stderr
-    assert signal.SIGINT  # the handler is Python's own
 
 
 def test_the_exit_of_a_device_frees_all_in_spite_of_an_error():
