@@ -212,6 +212,39 @@ def test_negated_tensors_are_negated():
         assert same(call(X, 2, torch._neg_view(W)), call(X, 2, -W))
 
 
+@pytest.mark.parametrize("offset", [0, 100])
+@pytest.mark.parametrize("which", range(6))
+def test_freed_memory_is_refused(which, offset):
+    """As FSDP frees what lies flat; the tensor's address is then no more than its offset."""
+    mean = torch.zeros(2, 2)
+    arguments = [X, X, mean, mean, W, W]
+    flat = torch.zeros(200)
+    arguments[which] = flat[offset : offset + arguments[which].numel()].view(arguments[which].shape)
+    flat.untyped_storage().resize_(0)
+    assert short_backward(*arguments, [True] * 3, "silu") is None
+    with pytest.raises(ValueError, match="its memory is not allocated; accepted: allocated"):
+        OPS.group_norm_backward(*arguments, [True] * 3, "silu")
+    if which not in (2, 3):
+        x, weight, bias = arguments[1] if which == 1 else arguments[0], *arguments[4:]
+        for recorded in (x, x.detach().requires_grad_()):
+            with pytest.raises(ValueError, match="its memory is not allocated"):
+                gt.group_norm(recorded, 2, weight, bias)
+
+
+def test_below_autograd_nothing_is_recorded():
+    x = X.clone().requires_grad_()
+    with torch._C._AutoDispatchBelowAutograd():
+        assert not gt.group_norm(x, 2).requires_grad
+    with torch.inference_mode(), torch.enable_grad():
+        assert gt.group_norm(x, 2).is_inference()
+
+
+def test_a_number_of_groups_that_is_none():
+    for groups in (2.0, "2", None):
+        with pytest.raises(TypeError, match=r"num_groups = .*; accepted: an int"):
+            gt.group_norm(X, groups)
+
+
 # ---- threads ----
 
 

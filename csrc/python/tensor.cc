@@ -37,7 +37,8 @@ struct Torch {
   PyObject* empty_like = nullptr;
   PyObject* float32 = nullptr;
   PyObject* float64 = nullptr;
-  PyObject* is_neg = nullptr;  // of Tensor
+  PyObject* is_neg = nullptr;          // of Tensor
+  PyObject* storage_offset = nullptr;  // of Tensor
   // Names.
   PyObject* requires_grad = nullptr;
   PyObject* new_empty = nullptr;
@@ -96,6 +97,15 @@ bool is_own(nb::handle object) {
   return Py_TYPE(object.ptr()) == torch.tensor || Py_TYPE(object.ptr()) == torch.parameter;
 }
 
+// Whether memory was freed under a tensor, as FSDP does: what is left of its address is its offset.
+bool is_freed(nb::handle object, const Operand& operand) {
+  constexpr uintptr_t kAnyOffset = uintptr_t{1} << 40;
+  if (reinterpret_cast<uintptr_t>(operand.data()) >= kAnyOffset) return false;
+  const nb::object offset = nb::steal(PyObject_CallOneArg(torch.storage_offset, object.ptr()));
+  if (!offset.is_valid()) throw nb::python_error();
+  return reinterpret_cast<uintptr_t>(operand.data()) == nb::cast<uintptr_t>(offset) * operand.at.dtype.bits / 8;
+}
+
 // What memory and dtype alone tell. False for anything but a plain tensor.
 bool view(nb::handle object, Operand* operand) {
   if (torch.exchange->view_of_object(object.ptr(), &operand->at) != 0) {
@@ -106,7 +116,7 @@ bool view(nb::handle object, Operand* operand) {
   operand->present = true;
   int64_t elements = 1;
   for (int axis = 0; axis < operand->rank(); ++axis) elements *= operand->size(axis);
-  return operand->data() || elements == 0;
+  return elements == 0 || !is_freed(object, *operand);
 }
 
 // What else computing a call otherwise might see.
@@ -216,6 +226,7 @@ bool use(nb::handle module) {
   torch.float32 = keep("float32");
   torch.float64 = keep("float64");
   torch.is_neg = nb::object(tensor.attr("is_neg")).release().ptr();
+  torch.storage_offset = nb::object(tensor.attr("storage_offset")).release().ptr();
   torch.requires_grad = PyUnicode_InternFromString("requires_grad");
   torch.new_empty = PyUnicode_InternFromString("new_empty");
   torch.dtype = nb::make_tuple("dtype").release().ptr();

@@ -50,6 +50,8 @@ def _beside(input: Tensor) -> tuple[torch.dtype, ...]:
 
 
 def _groups(name: str, num_groups: int, channels: int) -> None:
+    if not isinstance(num_groups, (int, torch.SymInt)):
+        raise TypeError(f"{name}: num_groups = {num_groups!r}; accepted: an int")
     if num_groups < 1 or channels % num_groups != 0:
         raise ValueError(
             f"{name}: num_groups = {num_groups} with C = {channels} channels; accepted: a positive number of groups "

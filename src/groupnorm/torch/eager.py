@@ -23,6 +23,15 @@ _is_tracing = torch._C._is_tracing
 _transform = torch._C._functorch.maybe_current_level
 
 
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+
+
+def _records() -> bool:
+    """Whether autograd looks: not in inference mode, nor in the kernel of someone's operator."""
+    return torch.is_grad_enabled() and not _is_excluded(_AUTOGRAD)
+
+
 def _unwatched() -> bool:
     """Whether no mode, trace or transform has to see what is called."""
     return forward_ad._current_level < 0 and not _modes() and not _is_tracing() and _transform() is None
@@ -32,7 +41,7 @@ def _backward(*arguments: Any) -> Grads | None:
     """ops.group_norm_backward, or None where that is not all there is to do."""
     if not _unwatched():
         return None
-    return _core.plain_tensors_group_norm_backward(torch.is_grad_enabled(), True, torch.get_num_threads(), *arguments)
+    return _core.plain_tensors_group_norm_backward(_records(), True, torch.get_num_threads(), *arguments)
 
 
 class _GroupNorm(torch.autograd.Function):
@@ -68,12 +77,13 @@ def group_norm(
     """As torch.ops.groupnorm.group_norm, the output alone, with its gradient; None where that has to be called."""
     if not _unwatched():
         return None
+    records = _records()
     results = _core.plain_tensors_group_norm(
-        torch.is_grad_enabled(), True, torch.get_num_threads(), input, num_groups, weight, bias, eps, activation
+        records, True, torch.get_num_threads(), input, num_groups, weight, bias, eps, activation
     )
     if results is not None:
         return results[0]  # type: ignore[no-any-return]
-    if torch.is_grad_enabled() and _core.plain_tensors((input, weight, bias)):
+    if records and _core.plain_tensors((input, weight, bias)):
         output: Tensor = _GroupNorm.apply(input, num_groups, weight, bias, eps, activation)  # type: ignore[no-untyped-call]
         return output
     return None

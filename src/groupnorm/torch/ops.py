@@ -66,8 +66,8 @@ def group_norm(
         CODES[input.dtype], CODES[stats if weight is None else weight.dtype],
         CODES[stats if bias is None else bias.dtype], CODES[stats], layout,
         input.shape[0], input.shape[1], length(input), num_groups,
-        input.data_ptr(), address(weight), address(bias), eps, ACTIVATIONS[activation], 1.0,
-        written.data_ptr(), mean.data_ptr(), rstd.data_ptr(), torch.get_num_threads(),
+        address(input), address(weight), address(bias), eps, ACTIVATIONS[activation], 1.0,
+        written.data_ptr(), address(mean), address(rstd), torch.get_num_threads(),
     )  # fmt: skip
     if written is not output:
         output.copy_(written)
@@ -103,7 +103,7 @@ def group_norm_backward(
     _core.group_norm_backward(
         CODES[input.dtype], CODES[parameter], CODES[parameter if bias is None else bias.dtype], CODES[mean.dtype],
         layout, n, channels, length(input), mean.shape[1],
-        grad_output.data_ptr(), input.data_ptr(), mean.data_ptr(), rstd.data_ptr(), address(weight), address(bias),
+        address(grad_output), address(input), address(mean), address(rstd), address(weight), address(bias),
         address(written), address(grad_weight), address(grad_bias), False, ACTIVATIONS[activation], 1.0,
         torch.get_num_threads(),
     )  # fmt: skip
@@ -119,7 +119,7 @@ def group_normalization_grad(x: Tensor, dy: Tensor, gamma: Tensor, mean: Tensor,
     x, dy, gamma, mean, rstd = (contiguous(tensor) for tensor in (x, dy, gamma, mean, rstd))
     _core.group_normalization_grad(
         CODES[x.dtype], x.shape[0], x.shape[1], length(x),
-        x.data_ptr(), dy.data_ptr(), gamma.data_ptr(), mean.data_ptr(), rstd.data_ptr(), dx.data_ptr(),
+        address(x), address(dy), address(gamma), address(mean), address(rstd), dx.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
     return dx

@@ -22,7 +22,7 @@ def moments(input: Tensor, num_groups: int) -> Tensor:
     stats = CODES[statistics_dtype(input.dtype)]
     _core.group_norm_part(
         CODES[input.dtype], stats, stats, stats, layout, input.shape[0], input.shape[1], length(input), num_groups,
-        input.data_ptr(), 0, 0, 0, 0.0, spec.NO_ACTIVATION, 0, 0, 0, found.data_ptr(), 0, torch.get_num_threads(),
+        address(input), 0, 0, 0, 0.0, spec.NO_ACTIVATION, 0, 0, 0, found.data_ptr(), 0, torch.get_num_threads(),
     )  # fmt: skip
     return found
 
@@ -65,8 +65,8 @@ def normalize(
     _core.group_norm_part(
         CODES[input.dtype], CODES[stats if weight is None else weight.dtype],
         CODES[stats if bias is None else bias.dtype], CODES[stats], layout, n, channels, length(input), groups,
-        input.data_ptr(), address(weight), address(bias), given.data_ptr(), eps, ACTIVATIONS[activation],
-        written.data_ptr(), mean.data_ptr(), rstd.data_ptr(), 0, positions, torch.get_num_threads(),
+        address(input), address(weight), address(bias), given.data_ptr(), eps, ACTIVATIONS[activation],
+        written.data_ptr(), address(mean), address(rstd), 0, positions, torch.get_num_threads(),
     )  # fmt: skip
     if written is not output:
         output.copy_(written)
@@ -102,7 +102,7 @@ def backward(
     _core.group_norm_backward_part(
         CODES[input.dtype], CODES[parameter], CODES[parameter if bias is None else bias.dtype], CODES[mean.dtype],
         layout, n, channels, length(input), mean.shape[1],
-        grad_output.data_ptr(), input.data_ptr(), mean.data_ptr(), rstd.data_ptr(), address(weight), address(bias),
+        address(grad_output), address(input), address(mean), address(rstd), address(weight), address(bias),
         address(given), address(written), 0, 0, address(found), ACTIVATIONS[activation], positions,
         torch.get_num_threads(),
     )  # fmt: skip
