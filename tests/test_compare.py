@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -22,14 +23,15 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
 
+@pytest.mark.parametrize("share", [0.3, 1.0])
 @pytest.mark.parametrize("shape", [(2, 3, 7), (3, 5, 70001), (4, 200000), (300001,)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_figures_are_those_of_plain_arithmetic(dtype, shape, monkeypatch):
+def test_figures_are_those_of_plain_arithmetic(dtype, shape, share, monkeypatch):
     monkeypatch.setattr(scan, "PIECE", 1 << 17)  # several pieces
     dt = DTYPES[dtype]
     rng = np.random.default_rng(3)
     golden = rng.standard_normal(shape).astype(dt)
-    noise = rng.standard_normal(shape) * (rng.random(shape) < 0.3) * 2.0**-7
+    noise = rng.standard_normal(shape) * (rng.random(shape) < share) * 2.0**-7
     got = (golden.astype(np.float64) * (1 + noise)).astype(dt)
     t, rows = scan.scan(*tensors(got, golden))
     a, g = got.astype(np.float64), golden.astype(np.float64)
@@ -62,6 +64,24 @@ def test_figures_are_those_of_plain_arithmetic(dtype, shape, monkeypatch):
     assert rows.bad.sum() == t.sums["community_bad"]
 
 
+@pytest.mark.parametrize("share", [0.001, 0.9])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_huge_error_is_in_the_metrics_at_its_size(dtype, share):
+    dt = DTYPES[dtype]
+    rng = np.random.default_rng(5)
+    golden = rng.standard_normal((4, 1000)).astype(dt)
+    got = np.where(rng.random(golden.shape) < share, golden.astype(np.float32) * 1.5, golden.astype(np.float32))
+    got[1, 7] = 3e38
+    got = got.astype(dt)
+    metrics = result._metrics(scan.scan(*tensors(got, golden))[0])
+    a, g = got.astype(np.float64), golden.astype(np.float64)
+    error = np.abs(a - g)
+    assert metrics["RootMeanSquareError"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-6)
+    assert metrics["MeanAbsoluteError"] == pytest.approx(error.mean(), rel=1e-6)
+    assert metrics["MeanRelativeError"] == pytest.approx((error / np.abs(g)).mean(), rel=1e-6)
+    assert metrics["CosineSimilarity"] == pytest.approx((a * g).sum() / np.sqrt((a**2).sum() * (g**2).sum()), rel=1e-6)
+
+
 def test_the_distance_in_ulp_counts_neighbours():
     for dt in (np.float16, np.float32, np.float64):
         value = np.array([-1.0, -0.0, 0.0, 1.0, 65504.0], dt)
@@ -71,6 +91,11 @@ def test_the_distance_in_ulp_counts_neighbours():
         t, _ = scan.scan(*tensors(stepped, value))
         assert t.histogram[2] == 5  # the bin of 2 and 3
         assert t.maxima["ulp"] == 3
+    for dtype, bits in (("float16", 16), ("bfloat16", 16), ("float32", 32), ("float64", 64)):
+        largest = np.array([-1.0, 1.0], DTYPES[dtype]) * ml_dtypes.finfo(DTYPES[dtype]).max
+        t, _ = scan.scan(*tensors(largest, largest[::-1].copy()))
+        assert t.maxima["ulp"] == 2 * float(largest[1:].view(f"u{bits // 8}")[0])  # more than a signed number holds
+        assert t.histogram[bits] == 2
     t, _ = scan.scan(*tensors(np.array([-0.0], np.float32), np.array([0.0], np.float32)))
     assert t.histogram[0] == 2 - 1
     assert t.maxima["ulp"] == 0
