@@ -139,7 +139,16 @@ def test_options_that_would_be_ignored(capsys):
     _refused(capsys, "--shape: (2, 4, 8) with b.npy", "compare", "a.npy", "b.npy", "--shape", "2,4,8")
     for option, value in (("--dtype", "float32"), ("--shape", "2,4"), ("--num-groups", "2")):
         _refused(capsys, option, "compare", f"out/{CASE}", "out", option, value)
-    _refused(capsys, "overflow: saturate", "golden", "new", "--case", "tiny", "--overflow", "saturate")
+    again = ("golden", "new", "--cases", "out/manifest.json")
+    for option, value in (
+        ("--op", "group_norm_backward"),
+        ("--seed", "7"),
+        ("--family", "ramp"),
+        ("--standard", "ulp"),
+    ):
+        _refused(capsys, option, *again, option, value)
+    assert _run(capsys, *again, "--seed", "1")[0] == 0  # what the list says too
+    _refused(capsys, "overflow: saturate", "golden", "newer", "--case", "tiny", "--overflow", "saturate")
     _refused(capsys, "--dtype", "formula-gap", f"out/{CASE}/case.json", "--dtype", "float32")
 
 

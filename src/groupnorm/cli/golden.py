@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -21,6 +22,14 @@ from ..golden.request import NUMERICS, OUTPUTS, OVERFLOWS, PRINTED, STANDARDS, T
 from .options import parse_shape
 
 _NAMED = {case.name: case for case in (*cases.LAYERS, *cases.SMALL)}
+# Options that hold for what a case list does not say, by the parameter: the field of the case.
+_DEFAULTS = {
+    "families": "family",
+    "seed": "seed",
+    "numerics": "numerics",
+    "overflow": "overflow",
+    "standard": "standard",
+}
 _SHORT = {PRINTED: "printed", TRUE: "gradient"}
 
 
@@ -109,12 +118,15 @@ def golden(
     if names != "plain" and form != "bin":
         raise click.UsageError(f"--names: {names} with --format {form}; accepted: with --format bin")
     if list_path is not None:
-        if patterns or shape or num_groups or len(dtypes) > 1 or len(families) > 1:
-            raise click.UsageError("--cases: accepted without --case, --shape, --num-groups, one --dtype and --family")
+        if patterns or shape or num_groups or _given("op") or len(dtypes) > 1 or len(families) > 1:
+            raise click.UsageError(
+                "--cases: accepted without --case, --shape, --num-groups or --op, with one --dtype and --family"
+            )
         defaults = case_list.Defaults(
             families[0] if families else "community", seed, numerics, overflow, 1e-5, standard
         )
         requests = case_list.read(list_path, defaults)
+        _check_defaults(requests, {**fields, "family": defaults.family}, [name for name in _DEFAULTS if _given(name)])
         if dtypes:
             requests = [case_list.with_dtype(request, dtypes[0]) for request in requests]
     else:
@@ -141,6 +153,23 @@ def golden(
         click.echo(f"numerics ascend910b: {store.MODELLED}")
     if op == PRINTED and list_path is None:
         click.echo(f"the printed formula is not the gradient unless gamma is 1; --op {TRUE} computes that")
+
+
+def _given(parameter: str) -> bool:
+    """Whether the command line names it."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source not in (None, ParameterSource.DEFAULT)
+
+
+def _check_defaults(requests: list[Request], defaults: dict[str, object], given: list[str]) -> None:
+    """An option that every case of the list says otherwise would be passed over."""
+    for parameter in given:
+        name = _DEFAULTS[parameter]
+        found = sorted({str(getattr(request, name)) for request in requests})
+        if str(defaults[name]) not in found:
+            raise click.UsageError(
+                f"--{name}: {defaults[name]}; accepted: none, or {', '.join(found)}, which is what the list says"
+            )
 
 
 def _cases(
