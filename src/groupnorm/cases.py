@@ -88,16 +88,21 @@ LAYERS = (
 )
 
 
+_DRAWN = 1 << 16  # numbers at a time: what is in between stays in cache
+
+
 def uniform(shape: tuple[int, ...], seed: int) -> Float64:
     """Multiples of 2^-23 in [-1, 1): SplitMix64 of the index (Steele, Lea and Flood 2014)."""
-    count = math.prod(shape)
-    with np.errstate(over="ignore"):
-        z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z += np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    values: Float64 = (z >> np.uint64(40)).astype(np.float64) / 2**23 - 1
+    values = np.empty(math.prod(shape))
+    for start in range(0, values.size, _DRAWN):
+        part = values[start : start + _DRAWN]
+        with np.errstate(over="ignore"):
+            z = np.arange(start + 1, start + 1 + part.size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            z += np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            z ^= z >> np.uint64(31)
+        part[:] = (z >> np.uint64(40)).astype(np.float64) / 2**23 - 1
     return values.reshape(shape)
 
 
