@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..compare.result import Result
 from ..golden.request import STANDARDS
 from .options import parse_shape
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _PATH = click.Path(exists=True, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
 
@@ -60,6 +62,7 @@ def compare(
       groupnorm compare device/ golden/manifest.json --html report.html
       groupnorm compare dx.bin golden.bin --dtype bfloat16 --shape 2,8,4,6 --standard mere-mare
     """
+    _keep_freed_memory()
     targets = {"--json": json_path, "--csv": csv_path, "--errors-csv": errors_path, "--html": html_path}
     pairs = source.find_pairs(got, golden, None if dtype is None else files.DTYPES[dtype], shape)
     files.check_targets(targets, source.read_by(pairs))
@@ -82,6 +85,17 @@ def compare(
         files.write_text(html_path, page.render(results, pairs))
     _print(results)
     sys.exit(0 if all(r.passed for r in results) else 1)
+
+
+def _keep_freed_memory() -> None:
+    """glibc would give every block's arrays back to the system and clear them again for the next: a third of the time.
+
+    A setting of the process, so it is the command's; other C libraries go without.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for parameter, size in ((_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, 1 << 28)):
+            mallopt(parameter, size)
 
 
 def _print(results: list[Result]) -> None:
