@@ -191,3 +191,42 @@ def test_reported_scale_of_each_group_is_refused():  # O21
     x, stats = torch.ones(2, 4, 3), torch.ones(2, 2)
     with pytest.raises(ValueError, match=r"gamma: shape \(2,\)"):
         gt.group_norm_backward(x, x, stats, stats, torch.ones(2))
+
+
+@pytest.mark.parametrize("groups", [0, -1, 3])
+def test_reported_groups_that_do_not_divide(groups):  # O5
+    x = torch.ones(2, 4, 3)
+    with pytest.raises(ValueError, match=rf"num_groups = {groups} with C = 4|num_groups: .*{groups}.*C = 4"):
+        gt.group_norm(x, groups)
+    stats = torch.ones(2, max(0, groups))
+    with pytest.raises(ValueError, match=r"num_groups = [03] with C = 4|mean: shape \(2, 0\)"):
+        gt.group_norm_backward(x, x, stats, stats)
+
+
+def test_reported_dtypes_that_do_not_go_together():  # O6
+    x, stats, gamma = torch.ones(2, 4, 3), torch.ones(2, 2), torch.ones(4)
+    for arguments, words in (
+        ((x, x.half(), stats, stats, gamma), ("x", "float16", "dy", "float32")),
+        ((x.bfloat16(), x.bfloat16(), stats.half(), stats, gamma), ("mean", "float16", "bfloat16")),
+        ((x, x, stats, stats, gamma.bfloat16()), ("gamma", "bfloat16", "float32")),
+    ):
+        with pytest.raises(TypeError) as caught:
+            gt.group_norm_backward(*arguments)
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 8, 4, 6), (1, 8, 2, 3, 5)])
+@pytest.mark.parametrize("last", [False, True])
+def test_reported_layouts_and_dtypes_are_those_of_the_fake_operator(routed, shape, last, dtype):  # O15, O23
+    x, dy = (tensor(u(shape, seed).astype(np.float32)).to(dtype) for seed in (1, 2))
+    x = channels_last(x) if last else x
+    stats, weight = torch.ones(shape[0], 2), torch.ones(8)
+    arguments = (dy, x, stats, stats, weight, None, [True, True, True])
+    found = device.group_norm_backward(*arguments)
+    assert found[0].stride() == x.stride()
+    with torch._subclasses.FakeTensorMode() as mode:
+        fake = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+        expected = OPS.group_norm_backward(*fake)
+    for got, want in zip(found, expected, strict=True):
+        assert (got.dtype, got.shape, got.stride()) == (want.dtype, want.shape, want.stride())
