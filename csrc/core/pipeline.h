@@ -55,6 +55,7 @@ class Pipeline {
   struct Scratch {
     Acc* coefs[kMaxCoefs];
     Acc* scales;
+    Acc* minus_pivots;  // times the scales
     double* sums[kMaxSums];
     double* shifts;
     double* ratios;
@@ -76,8 +77,10 @@ class Pipeline {
     at += plan_.width * static_cast<int64_t>(sizeof(double));
     scratch.ratios = reinterpret_cast<double*>(at);
     at += plan_.width * static_cast<int64_t>(sizeof(double));
-    scratch.scales = reinterpret_cast<Acc*>(at);
-    at += plan_.width * static_cast<int64_t>(sizeof(Acc));
+    for (Acc** array : {&scratch.scales, &scratch.minus_pivots}) {
+      *array = reinterpret_cast<Acc*>(at);
+      at += plan_.width * static_cast<int64_t>(sizeof(Acc));
+    }
     for (Acc*& coefs : scratch.coefs) {
       coefs = reinterpret_cast<Acc*>(at);
       at += plan_.width * static_cast<int64_t>(sizeof(Acc));
@@ -296,12 +299,13 @@ class Pipeline {
       const bool alone = static_cast<double>(d) * positions_ == 1;  // x - mean is all there is: it has to be exact
       const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of<Acc>(mean, 1 / rstd);
       const double rest = mean - static_cast<double>(pivot);
-      const Binary scale = binary<Acc>(rstd);
+      const Binary scale = binary<Acc>(rstd, static_cast<double>(pivot));
       scratch.shifts[g] = rest == 0 || !std::isfinite(rest) ? 0 : rest * rstd;
       scratch.ratios[g] = scale.ratio;
       std::fill_n(scratch.coefs[0] + g * d, d, pivot);
       std::fill_n(scratch.coefs[1] + g * d, d, static_cast<Acc>(rstd));
       std::fill_n(scratch.scales + g * d, d, static_cast<Acc>(scale.power));
+      std::fill_n(scratch.minus_pivots + g * d, d, static_cast<Acc>(-static_cast<double>(pivot) * scale.power));
     }
   }
 
@@ -321,10 +325,12 @@ class Pipeline {
     }
   }
 
-  // A span for the sums: with the power of two in the place of rstd, and what swish needs beside it.
+  // A span for the sums: centred by a multiply-add with the power of two, and what swish needs beside it.
   static Span scaled(Span span, const Scratch& scratch) {
+    span.coefs[0] = scratch.minus_pivots;
     span.coefs[1] = scratch.scales;
     std::copy_n(scratch.coefs + 6, 2, span.coefs + 2);
+    span.coefs[4] = scratch.coefs[0];
     return span;
   }
 

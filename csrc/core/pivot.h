@@ -28,20 +28,23 @@ inline Acc pivot_of(double mean, double deviation) {
   return static_cast<Acc>((mean + rounder) - rounder);
 }
 
-// rstd as power * ratio: the power of two next below |rstd| with its sign, and what is left, at least 1 and below 2.
-// A number that is no ordinary one is its own power.
+// rstd as power * ratio: a power of two with its sign, and what is left, a float64. The power is the one next below
+// |rstd|, or as near to it as Acc has one that leaves power * pivot well inside its range. What is not finite, and 0,
+// is its own power.
 struct Binary {
   double power;
   double ratio;
 };
 
 template <class Acc>
-inline Binary binary(double rstd) {
-  constexpr double kSmallest = static_cast<double>(std::numeric_limits<Acc>::min());
-  if (!(std::abs(rstd) >= kSmallest) || !std::isfinite(rstd)) return {rstd, 1};
-  constexpr uint64_t kFraction = (uint64_t{1} << 52) - 1;
-  const uint64_t bits = bit_cast<uint64_t>(rstd);
-  return {bit_cast<double>(bits & ~kFraction), bit_cast<double>((bits & kFraction) | uint64_t{1023} << 52)};
+inline Binary binary(double rstd, double pivot) {
+  if (rstd == 0 || !std::isfinite(rstd)) return {rstd, 1};
+  int exponent = std::max(std::ilogb(rstd), std::numeric_limits<Acc>::min_exponent - 1);
+  if (pivot != 0 && std::isfinite(pivot)) {
+    exponent = std::min(exponent, std::numeric_limits<Acc>::max_exponent - 3 - std::ilogb(pivot));
+  }
+  const double power = std::copysign(std::ldexp(1.0, exponent), rstd);
+  return {power, rstd / power};
 }
 
 // To Acc, where a finite value stays finite: the largest number stands for all above it.

@@ -80,7 +80,7 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   plan.affine_bytes = problem.op == Operator::kGroupNormalizationGrad ? 0 : round_up(padded * accumulator, kLine);
   plan.slot_bytes = plan.keep_sums ? 2 * round_up(padded * 8, kLine) : 0;
   plan.partial_bytes = plan.split ? round_up(plan.chunks * kMaxSums * plan.width * 8, kLine) : 0;
-  plan.scratch_bytes = round_up(plan.width * ((kMaxCoefs + 1) * accumulator + (kMaxSums + 2) * 8), kLine);
+  plan.scratch_bytes = round_up(plan.width * ((kMaxCoefs + 2) * accumulator + (kMaxSums + 2) * 8), kLine);
   plan.total_bytes = 2 * plan.affine_bytes + plan.slots * plan.slot_bytes + plan.partial_bytes +
                      (plan.split ? 1 : plan.workers) * plan.scratch_bytes + kLine;
   return plan;

@@ -14,12 +14,12 @@ struct BackwardReduce {
   static constexpr int kInputs = 2;
   static constexpr int kLaneSums = 3;
   static constexpr int kSums = 2;
-  static constexpr int kCoefs = 2;  // pivot, scale
+  static constexpr int kCoefs = 2;  // -pivot * scale, scale
   static void accumulate(const V* in, const V* coef, V* sum) {
     const Centred<V> x(in[0], coef[0], coef[1]);
     sum[0] = add(sum[0], in[1]);
     sum[1] = fma(in[1], x.value, sum[1]);
-    sum[2] = fma(in[1], x.rest, sum[2]);
+    sum[2] = fnma(in[1], x.minus_rest, sum[2]);
   }
   static void join(F64* lane) { lane[1] = add(lane[1], lane[2]); }
 };
@@ -30,14 +30,14 @@ struct BackwardReduceRecentred {
   static constexpr int kInputs = 2;
   static constexpr int kLaneSums = 5;
   static constexpr int kSums = 3;
-  static constexpr int kCoefs = 2;  // pivot, scale
+  static constexpr int kCoefs = 2;  // -pivot * scale, scale
   static void accumulate(const V* in, const V* coef, V* sum) {
     const Centred<V> x(in[0], coef[0], coef[1]);
     sum[0] = add(sum[0], in[1]);
     sum[1] = fma(in[1], x.value, sum[1]);
     sum[2] = add(sum[2], x.value);
-    sum[3] = fma(in[1], x.rest, sum[3]);
-    sum[4] = add(sum[4], x.rest);
+    sum[3] = fnma(in[1], x.minus_rest, sum[3]);
+    sum[4] = sub(sum[4], x.minus_rest);
   }
   static void join(F64* lane) {
     lane[1] = add(lane[1], lane[3]);

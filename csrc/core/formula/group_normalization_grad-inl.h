@@ -10,13 +10,13 @@ struct PrintedReduce {
   static constexpr int kInputs = 3;
   static constexpr int kLaneSums = 3;
   static constexpr int kSums = 2;
-  static constexpr int kCoefs = 2;  // pivot, scale
+  static constexpr int kCoefs = 2;  // -pivot * scale, scale
   static void accumulate(const V* in, const V* coef, V* sum) {
     const Centred<V> x(in[0], coef[0], coef[1]);
     const V weighted = mul(in[1], in[2]);
     sum[0] = fma(in[1], in[2], sum[0]);
     sum[1] = fma(weighted, x.value, sum[1]);
-    sum[2] = fma(weighted, x.rest, sum[2]);
+    sum[2] = fnma(weighted, x.minus_rest, sum[2]);
   }
   static void join(F64* lane) { lane[1] = add(lane[1], lane[2]); }
 };

@@ -89,9 +89,9 @@ V through_swish(V dy, V x, V pivot, V a, V b) {
 
 template <class V>
 struct SwishReduce : BackwardReduce<V> {
-  static constexpr int kCoefs = 4;  // pivot, scale, a, b
+  static constexpr int kCoefs = 5;  // -pivot * scale, scale, a, b, pivot
   static void accumulate(const V* in, const V* coef, V* sum) {
-    const V through[2] = {in[0], through_swish(in[1], in[0], coef[0], coef[2], coef[3])};
+    const V through[2] = {in[0], through_swish(in[1], in[0], coef[4], coef[2], coef[3])};
     BackwardReduce<V>::accumulate(through, coef, sum);
   }
 };
