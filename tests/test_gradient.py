@@ -81,3 +81,34 @@ def test_the_documents_example():
     expected = -(np.arange(1024) % 128) / 128 * 31.75 / 128
     np.testing.assert_allclose(dx.ravel(), expected, rtol=2**-24)
     assert [f"{dx.ravel()[i]:.6f}" for i in (1, 127)] == ["-0.001938", "-0.246109"]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(
+    ("dtype", "level", "spread", "rstd"),
+    [
+        (np.float32, 1e38, 0, 316.0),  # the mean times rstd is above the largest number
+        (np.float32, 3e38, 0, 1e10),
+        (np.float32, 1e20, 0, -1e30),
+        (np.float32, 1e38, 1e31, 1e-31),
+        (np.float32, -2e38, 1e37, 1e-37),
+        (np.float32, 5.0, 1e-3, 1e3),
+        (np.float32, 0.0, 1.0, 1e-39),  # a subnormal rstd
+        (np.float64, 1e300, 1e290, 1e-290),
+        (np.float64, 1e-300, 1e-301, 1e290),
+    ],
+)
+def test_a_pivot_at_the_ends_of_the_range(dtype, level, spread, rstd, layout):
+    rng = np.random.default_rng(1)
+    x = (level + spread * rng.standard_normal((2, 4, 40))).astype(dtype)
+    dy = rng.standard_normal(x.shape).astype(dtype)
+    mean = (x[:, ::2, :1] if spread == 0 else x.reshape(2, 2, -1).mean(2, dtype=np.float64)).reshape(2, 2).astype(dtype)
+    arguments = (dy, x, mean, np.full((2, 2), rstd, dtype), np.ones(4, dtype))
+    expected = reference.group_norm_backward(*arguments)
+    if layout == "channels_last":
+        arguments = (
+            tuple(np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1) for a in (dy, x)) + arguments[2:]
+        )
+    for got, want in zip(groupnorm.group_norm_backward(*arguments), expected, strict=True):
+        most = 5e-7 if dtype == np.float32 else 1e-14
+        assert np.abs(got - want).max() <= most * np.abs(want).max()
