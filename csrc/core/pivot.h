@@ -38,6 +38,13 @@ struct Binary {
 
 template <class Acc>
 inline Binary binary(double rstd, double pivot) {
+  constexpr double kSmallest = static_cast<double>(std::numeric_limits<Acc>::min());
+  constexpr double kLargest = static_cast<double>(std::numeric_limits<Acc>::max());
+  constexpr uint64_t kFraction = (uint64_t{1} << 52) - 1;
+  const uint64_t bits = bit_cast<uint64_t>(rstd);
+  const Binary next{bit_cast<double>(bits & ~kFraction), bit_cast<double>((bits & kFraction) | uint64_t{1023} << 52)};
+  const bool ordinary = std::abs(rstd) >= kSmallest && std::isfinite(rstd);
+  if (ordinary && std::abs(pivot * next.power) <= kLargest / 8) return next;  // every group of every call comes by
   if (rstd == 0 || !std::isfinite(rstd)) return {rstd, 1};
   int exponent = std::max(std::ilogb(rstd), std::numeric_limits<Acc>::min_exponent - 1);
   if (pivot != 0 && std::isfinite(pivot)) {

@@ -216,20 +216,18 @@ def _block(totals: Totals, got: Array, golden: Array, start: int) -> tuple[Array
         odd = ~np.isfinite(g)
         same_bits = _count(odd) - _count(odd[differ])
         totals.golden_nonfinite += _count(odd)
-        totals.got_nonfinite += same_bits
-        totals.agreeing += same_bits
         square, scale = _square(np.where(odd, 0, g))
     totals.differing += differ.size
     totals.add_squares(scale, golden_square=square, got_square=square, product=square)
-    if differ.size == 0:
-        totals.histogram[0] += g.size
-        return None
     if differ.size * 2 > g.size:  # it costs less to look at all than to pick
-        totals.agreeing, totals.got_nonfinite = totals.agreeing - same_bits, totals.got_nonfinite - same_bits
         differ = np.arange(g.size)
     else:
         totals.histogram[0] += g.size - differ.size
+        totals.got_nonfinite += same_bits
+        totals.agreeing += same_bits
         got, golden, g = got[differ], golden[differ], g[differ]
+    if differ.size == 0:
+        return None
     a = _widened(got, work)
     ulp = ulps_apart(got, golden)
     error = np.abs(a - g)
