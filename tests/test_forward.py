@@ -54,6 +54,45 @@ def test_nan_and_infinity_stay_in_their_group(isa):
         assert np.array_equal(result.y[others], clean.y[others])
 
 
+def spread(array, num_groups):
+    """Groups, and the elements by which the kernels guess their mean: 16, evenly spaced from the first to the last."""
+    grouped = array.reshape(array.shape[0], num_groups, -1)
+    last = grouped.shape[2] - 1
+    return grouped, [last * i // 15 for i in range(16)]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels-last"])
+@pytest.mark.parametrize(
+    ("elsewhere", "deviation", "sampled"),
+    [(1e6, 1, 0), (1, 1e-3, -3e4), (1, 1e-3, 1), (-5, 0.1, 3e5), (0, 1, 1e-30), (2e18, 1e15, 0), (7, 0, 8)],
+)
+def test_a_sample_that_misleads(isa, layout, elsewhere, deviation, sampled):
+    """The sample has none of what the rest of a group has: its mean may be a million deviations away."""
+    x = (elsewhere + deviation * (cases.uniform((2, 12, 20, 21), 1) - 0.5)).astype(np.float32)
+    grouped, sample = spread(x, 3)
+    grouped[:, :, sample] = sampled
+    truth = reference.group_norm(x, 3)
+    moved = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1) if layout == "channels-last" else x
+    result = groupnorm.group_norm(moved, 3)
+    np.testing.assert_allclose(result.rstd, truth.rstd, rtol=3e-7)
+    np.testing.assert_allclose(result.mean, truth.mean, rtol=2e-7)
+    assert np.abs(result.y - truth.y).max() <= 3e-7 * np.abs(truth.y).max()
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_a_sample_that_is_not_finite(isa, special):
+    x = cases.make(Case("case", (2, 8, 6, 6), 4), np.float32).x.copy()
+    clean = groupnorm.group_norm(x, 4)
+    grouped, sample = spread(x, 4)
+    grouped[1, 2, sample[5]] = special
+    result = groupnorm.group_norm(x, 4)
+    assert np.isnan(result.y[1, 4:6]).all()
+    assert np.isnan(result.rstd[1, 2])
+    assert np.array_equal(result.mean[1, 2], np.float32(special), equal_nan=True)
+    assert np.array_equal(np.delete(result.y[1], [4, 5], 0), np.delete(clean.y[1], [4, 5], 0))
+    assert np.array_equal(result.y[0], clean.y[0])
+
+
 def test_statistics_feed_the_backward(isa):
     case = Case("case", (2, 12, 9, 9), 3)
     inputs = cases.make(case, np.float32)

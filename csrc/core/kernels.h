@@ -30,16 +30,22 @@ inline constexpr int64_t kChunk = 1024;
 inline constexpr int kRows = 8;  // whose lanes are folded together where they are short
 
 inline constexpr int kMaxInputs = 3;
-inline constexpr int kMaxSums = 3;      // of a channel
-inline constexpr int kMaxLaneSums = 5;  // of a lane: a formula joins some of them in the end
-inline constexpr int kMaxCoefs = 8;
+inline constexpr int kMaxSums = 3;        // of a channel
+inline constexpr int kMaxLaneSums = 5;    // of a lane: a formula joins some of them in the end
+inline constexpr int kMaxGroupCoefs = 5;  // that the channels of a group share, a formula's first
+inline constexpr int kMaxChannelCoefs = 3;
+inline constexpr int kMaxCoefs = kMaxGroupCoefs + kMaxChannelCoefs;
 
 struct Span {
   const void* inputs[kMaxInputs];  // elements of the dtype
   void* output;                    // apply only
-  const void* coefs[kMaxCoefs];    // each [channels] in the accumulator, readable up to a multiple of kLanes
-  double* sums[kMaxSums];          // reduce only: each [channels], overwritten
+  // Coefficients in the accumulator, readable up to a multiple of kLanes: of a channel each [channels]; of a group as
+  // well where vectors run over channels (channels-last), else one for each group (contiguous).
+  const void* group_coefs[kMaxGroupCoefs];
+  const void* channel_coefs[kMaxChannelCoefs];
+  double* sums[kMaxSums];  // reduce only: each [channels], overwritten
   int64_t channels;
+  int64_t channels_per_group;
   int64_t length;  // positions of a channel
   int64_t stride;  // elements from channel to channel (contiguous) or position to position (channels-last)
   bool stream;     // the output would push out of the caches what is still to be read
@@ -56,14 +62,13 @@ enum class Formula : int {
   kBackwardApply,
   kPrintedReduce,
   kPrintedApply,
-  kForwardMean,
-  kForwardVariance,
+  kForwardReduce,
   kForwardApply,
   kSwishReduce,
   kSwishApply,
   kSwishForward,
 };
-inline constexpr int kFormulaCount = 11;
+inline constexpr int kFormulaCount = 10;
 
 using Kernel = void (*)(const Span& span);
 

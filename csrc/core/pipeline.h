@@ -8,6 +8,7 @@
 #include "operand.h"
 #include "parallel.h"
 #include "pivot.h"
+#include "scratch.h"
 #include "spread.h"
 
 namespace groupnorm {
@@ -51,42 +52,12 @@ class Pipeline {
     return static_cast<char*>(workspace) + (round_up(address, kLine) - address);
   }
 
-  // Scratch of one worker. coefs and sums are indexed by the channels of a span, shifts and ratios by its groups.
-  struct Scratch {
-    Acc* coefs[kMaxCoefs];
-    Acc* scales;
-    Acc* minus_pivots;  // times the scales
-    double* sums[kMaxSums];
-    double* shifts;
-    double* ratios;
-  };
+  using Scratch = groupnorm::Scratch<Acc>;
 
   // One span of one sample.
   struct Place {
     int64_t n, first_group, groups, first_channel;
   };
-
-  Scratch scratch_of(int worker) const {
-    Scratch scratch;
-    char* at = scratch_ + worker * plan_.scratch_bytes;
-    for (double*& sums : scratch.sums) {
-      sums = reinterpret_cast<double*>(at);
-      at += plan_.width * static_cast<int64_t>(sizeof(double));
-    }
-    scratch.shifts = reinterpret_cast<double*>(at);
-    at += plan_.width * static_cast<int64_t>(sizeof(double));
-    scratch.ratios = reinterpret_cast<double*>(at);
-    at += plan_.width * static_cast<int64_t>(sizeof(double));
-    for (Acc** array : {&scratch.scales, &scratch.minus_pivots}) {
-      *array = reinterpret_cast<Acc*>(at);
-      at += plan_.width * static_cast<int64_t>(sizeof(Acc));
-    }
-    for (Acc*& coefs : scratch.coefs) {
-      coefs = reinterpret_cast<Acc*>(at);
-      at += plan_.width * static_cast<int64_t>(sizeof(Acc));
-    }
-    return scratch;
-  }
 
   double load_stat(const void* from, int64_t n, int64_t group) const {
     return load(from, problem_.stats_dtype, n * problem_.groups + group);
@@ -99,7 +70,7 @@ class Pipeline {
   // ---- one task: a span of every sample of a slot ----
 
   void run_task(int64_t slot, int64_t span, int worker) const {
-    const Scratch scratch = scratch_of(worker);
+    const Scratch scratch(scratch_ + worker * plan_.scratch_bytes, plan_.width);
     Place place;
     place.first_group = span * plan_.groups_per_span;
     place.groups = std::min(plan_.groups_per_span, problem_.groups - place.first_group);
@@ -123,22 +94,22 @@ class Pipeline {
 
   // docs/math.md, "The printed formula": a span channel is a group.
   void printed(const Place& at, const Scratch& scratch) const {
-    Span span = span_at(at, {inputs_.x, inputs_.dy, inputs_.gamma}, outputs_.dx, scratch);
+    const Span span = span_at(at, {inputs_.x, inputs_.dy, inputs_.gamma}, outputs_.dx, scratch);
     const double m = static_cast<double>(problem_.length);
     fill_stats(at, scratch);
-    spread_.reduce(Formula::kPrintedReduce, 2, scaled(span, scratch));
+    spread_.reduce(Formula::kPrintedReduce, 2, scratch.for_sums(span));
     for (int64_t c = 0; c < at.groups; ++c) {
       unscale_sums(scratch, scratch.ratios[c], scratch.shifts[c], c, 1);
-      fill_mean_and_slope(scratch, c, 1, scratch.shifts[c], scratch.sums[0][c] / m, scratch.sums[1][c] / m);
+      fill_mean_and_slope(scratch, c, scratch.sums[0][c] / m, scratch.sums[1][c] / m);
     }
-    spread_.apply(Formula::kPrintedApply, span);
+    spread_.apply(Formula::kPrintedApply, scratch.for_gradient(span, nullptr));
   }
 
   // docs/math.md, "The gradient".
   void backward(const Place& at, const Scratch& scratch, int64_t slot, bool first_of_slot) const {
     const int64_t d = plan_.channels_per_group;
     const double m = static_cast<double>(d) * positions_;
-    Span span = span_at(at, {inputs_.x, inputs_.dy, nullptr}, outputs_.dx, scratch);
+    const Span span = span_at(at, {inputs_.x, inputs_.dy, nullptr}, outputs_.dx, scratch);
     if (!inputs_.sums || outputs_.dx) {
       fill_stats(at, scratch);
       if (swish()) fill_swish(at, scratch);
@@ -165,21 +136,21 @@ class Pipeline {
       const Acc* gamma = gamma_ + at.first_channel + c;
       const double mean_dxhat = fold_channels(scratch.sums[0] + c, gamma) / m;
       const double mean_dxhat_xhat = fold_channels(scratch.sums[1] + c, gamma) / m;
-      fill_mean_and_slope(scratch, c, d, scratch.shifts[g], mean_dxhat, mean_dxhat_xhat);
+      fill_mean_and_slope(scratch, g, mean_dxhat, mean_dxhat_xhat);
     }
-    span.coefs[5] = gamma_ + at.first_channel;
-    spread_.apply(swish() ? Formula::kSwishApply : Formula::kBackwardApply, span);
+    spread_.apply(swish() ? Formula::kSwishApply : Formula::kBackwardApply,
+                  scratch.for_gradient(span, gamma_ + at.first_channel));
   }
 
   // Of each channel the sums of dy and of dy * xhat, dy being that of gn where an activation follows.
   void reduce_backward(const Span& span, const Place& at, const Scratch& scratch) const {
     const int64_t d = plan_.channels_per_group;
     if (swish()) {
-      spread_.reduce(Formula::kSwishReduce, 2, scaled(span, scratch));
+      spread_.reduce(Formula::kSwishReduce, 2, scratch.for_sums(span));
     } else if (problem_.recenter) {
-      spread_.reduce(Formula::kBackwardReduceRecentred, 3, scaled(span, scratch));
+      spread_.reduce(Formula::kBackwardReduceRecentred, 3, scratch.for_sums(span));
     } else {
-      spread_.reduce(Formula::kBackwardReduce, 2, scaled(span, scratch));
+      spread_.reduce(Formula::kBackwardReduce, 2, scratch.for_sums(span));
     }
     for (int64_t g = 0; g < at.groups; ++g) {
       const double ratio = scratch.ratios[g];
@@ -193,12 +164,10 @@ class Pipeline {
 
   // docs/math.md, "The statistics".
   void forward(const Place& at, const Scratch& scratch) const {
-    const int64_t d = plan_.channels_per_group;
-    Span span = span_at(at, {inputs_.x, nullptr, nullptr}, outputs_.y, scratch);
+    const Span span = span_at(at, {inputs_.x, nullptr, nullptr}, outputs_.y, scratch);
     if (!inputs_.sums) reduce_forward(span, at, scratch);
     if (!outputs_.y) return;
     for (int64_t g = 0; g < at.groups; ++g) {
-      const int64_t c = g * d;
       const Moments moments = moments_of(at, scratch, g);
       const double rstd = 1 / std::sqrt(moments.variance + problem_.eps);
       const double mean = moments.pivot + moments.left_over;
@@ -206,33 +175,63 @@ class Pipeline {
       const Acc low = static_cast<Acc>(moments.left_over - (static_cast<double>(high) - moments.pivot));
       store_stat(outputs_.mean, at.n, at.first_group + g, mean);
       store_stat(outputs_.rstd, at.n, at.first_group + g, rstd);
-      std::fill_n(scratch.coefs[0] + c, d, high);
-      std::fill_n(scratch.coefs[1] + c, d, std::isfinite(low) ? low : Acc{0});
-      std::fill_n(scratch.coefs[2] + c, d, static_cast<Acc>(rstd));
+      fill(scratch.mean_high, g, high);
+      fill(scratch.mean_low, g, std::isfinite(low) ? low : Acc{0});
+      fill(scratch.rstd, g, static_cast<Acc>(rstd));
+      if (swish()) fill(scratch.scale, g, saturated<Acc>(problem_.swish_scale));
     }
-    span.coefs[3] = gamma_ + at.first_channel;
-    span.coefs[4] = beta_ + at.first_channel;
-    if (swish()) std::fill_n(scratch.coefs[5], span.channels, saturated<Acc>(problem_.swish_scale));
-    spread_.apply(swish() ? Formula::kSwishForward : Formula::kForwardApply, span);
+    spread_.apply(swish() ? Formula::kSwishForward : Formula::kForwardApply,
+                  scratch.for_forward(span, gamma_ + at.first_channel, beta_ + at.first_channel));
   }
 
-  // The sums of d = x - pivot and of d * d, and the pivot of each group as coefficient 0.
+  // The sums of d = x - pivot and of d * d. The pivot of a group comes from a sample; where that turns out to lie more
+  // than a deviation from the mean, from these sums, and they are taken again.
   void reduce_forward(const Span& span, const Place& at, const Scratch& scratch) const {
-    const int64_t d = plan_.channels_per_group;
-    const double m = static_cast<double>(d * problem_.length);
-    spread_.reduce(Formula::kForwardMean, 2, span);
-    for (int64_t g = 0; g < at.groups; ++g) {
-      const double mean = fold_channels(scratch.sums[0] + g * d, nullptr) / m;
-      const double mean_square = fold_channels(scratch.sums[1] + g * d, nullptr) / m;
-      std::fill_n(scratch.coefs[0] + g * d, d, pivot_of<Acc>(mean, std::sqrt(mean_square)));
+    constexpr int kPasses = 3;  // a pivot far off says but roughly how coarse the next may be
+    for (int64_t g = 0; g < at.groups; ++g) fill(scratch.pivot, g, sample_pivot(span, g));
+    bool near = false;
+    for (int pass = 1; pass <= kPasses && !near; ++pass) {
+      spread_.reduce(Formula::kForwardReduce, 2, scratch.for_moments(span));
+      near = true;
+      for (int64_t g = 0; g < at.groups; ++g) {
+        const int64_t c = g * plan_.channels_per_group;
+        const double mean_d = fold_channels(scratch.sums[0] + c, nullptr) / elements_of_group();
+        const double mean_dd = fold_channels(scratch.sums[1] + c, nullptr) / elements_of_group();
+        scratch.mean_d[g] = mean_d;
+        scratch.mean_dd[g] = mean_dd;
+        const bool is_near = 2 * mean_d * mean_d <= mean_dd && std::isfinite(mean_dd);
+        if (is_near || !std::isfinite(pivot(scratch, g)) || pass == kPasses) continue;
+        near = false;
+        fill(scratch.pivot, g, pivot_of<Acc>(pivot(scratch, g) + mean_d, std::sqrt(mean_dd)));
+      }
     }
-    spread_.reduce(Formula::kForwardVariance, 2, span);
     if (!outputs_.sums) return;
     for (int64_t g = 0; g < at.groups; ++g) {
       const Moments moments = moments_of(at, scratch, g);
       group_sum(outputs_.sums, 0, at, g) = moments.pivot + moments.left_over;
-      group_sum(outputs_.sums, 1, at, g) = moments.variance * m;
+      group_sum(outputs_.sums, 1, at, g) = moments.variance * elements_of_group();
     }
+  }
+
+  Acc sample_pivot(const Span& span, int64_t g) const {
+    const int64_t first_channel = g * plan_.channels_per_group;
+    const int64_t count = plan_.channels_per_group * problem_.length;
+    Acc pivot{};
+    with_storage(problem_.dtype, [&](auto* type) {
+      const auto* x = static_cast<decltype(type)>(const_cast<void*>(span.inputs[0]));
+      x += plan_.offset(span, first_channel, 0);
+      if (problem_.length == 1 || plan_.layout == Layout::kContiguous) {  // in the order of memory
+        pivot = pivot_by_sample<Acc>(count, [&](int64_t i) { return widen(x[i]); });
+      } else {
+        pivot = pivot_by_sample<Acc>(
+            count, [&](int64_t i) { return widen(x[plan_.offset(span, i / problem_.length, i % problem_.length)]); });
+      }
+    });
+    return pivot;
+  }
+
+  double pivot(const Scratch& scratch, int64_t g) const {
+    return static_cast<double>(scratch.pivot[g * plan_.coefs_per_group]);
   }
 
   // The mean, as pivot + left_over, and the variance of a group.
@@ -242,14 +241,13 @@ class Pipeline {
 
   Moments moments_of(const Place& at, const Scratch& scratch, int64_t g) const {
     if (inputs_.sums) return {group_sum(inputs_.sums, 0, at, g), 0, group_sum(inputs_.sums, 1, at, g)};
-    const int64_t c = g * plan_.channels_per_group;
-    const double m = static_cast<double>(plan_.channels_per_group * problem_.length);
-    const double pivot = static_cast<double>(scratch.coefs[0][c]);
-    const double mean_d = fold_channels(scratch.sums[0] + c, nullptr) / m;
-    const double mean_dd = fold_channels(scratch.sums[1] + c, nullptr) / m;
-    const double variance = mean_dd - mean_d * mean_d;
-    return {pivot, std::isfinite(pivot) ? mean_d : 0, variance < 0 ? 0 : variance};
+    const double mean_d = scratch.mean_d[g];
+    const double variance = scratch.mean_dd[g] - mean_d * mean_d;
+    return {pivot(scratch, g), std::isfinite(pivot(scratch, g)) ? mean_d : 0, variance < 0 ? 0 : variance};
   }
+
+  // Of x, or its part.
+  double elements_of_group() const { return static_cast<double>(plan_.channels_per_group * problem_.length); }
 
   // Of sums that go in and out, for each k: what belongs to the channels of a span, [2][N][C], or to a group,
   // [2][N][G].
@@ -278,7 +276,7 @@ class Pipeline {
     span.output = output ? static_cast<char*>(output) + bytes : nullptr;
     // In place, the lines of the output are in the cache as inputs.
     span.stream = plan_.stream && output != inputs[0] && output != inputs[1];
-    std::copy(std::begin(scratch.coefs), std::end(scratch.coefs), span.coefs);
+    span.channels_per_group = plan_.channels_per_group;
     std::copy(std::begin(scratch.sums), std::end(scratch.sums), span.sums);
     return span;
   }
@@ -288,30 +286,35 @@ class Pipeline {
     return (weights ? *values * static_cast<double>(*weights) : *values) + 0.0;  // a lane and zeros, folded
   }
 
-  // Coefficients 0 and 1: rstd and, for the mean, a pivot near it; the rest of the mean goes to shifts,
-  // as what xhat is too large by when the pivot is subtracted in its place. The sums are taken with a power
-  // of two for rstd, and ratios have what that leaves of it.
+  // A coefficient of a group.
+  void fill(Acc* coefs, int64_t group, Acc value) const {
+    std::fill_n(coefs + group * plan_.coefs_per_group, plan_.coefs_per_group, value);
+  }
+
+  // rstd and, for the mean, a pivot near it; the rest of the mean goes to shifts, as what xhat is too large by when the
+  // pivot is subtracted in its place. The sums are taken with a power of two for rstd, and ratios have what that
+  // leaves of it.
   void fill_stats(const Place& at, const Scratch& scratch) const {
-    const int64_t d = plan_.channels_per_group;
+    const bool alone = static_cast<double>(plan_.channels_per_group) * positions_ == 1;
     for (int64_t g = 0; g < at.groups; ++g) {
       const double mean = load_stat(inputs_.mean, at.n, at.first_group + g);
       const double rstd = load_stat(inputs_.rstd, at.n, at.first_group + g);
-      const bool alone = static_cast<double>(d) * positions_ == 1;  // x - mean is all there is: it has to be exact
+      // Of one element x - mean is all there is: it has to be exact.
       const Acc pivot = alone ? static_cast<Acc>(mean) : pivot_of<Acc>(mean, 1 / rstd);
       const double rest = mean - static_cast<double>(pivot);
       const Binary scale = binary<Acc>(rstd, static_cast<double>(pivot));
       scratch.shifts[g] = rest == 0 || !std::isfinite(rest) ? 0 : rest * rstd;
       scratch.ratios[g] = scale.ratio;
-      std::fill_n(scratch.coefs[0] + g * d, d, pivot);
-      std::fill_n(scratch.coefs[1] + g * d, d, static_cast<Acc>(rstd));
-      std::fill_n(scratch.scales + g * d, d, static_cast<Acc>(scale.power));
-      std::fill_n(scratch.minus_pivots + g * d, d, static_cast<Acc>(-static_cast<double>(pivot) * scale.power));
+      fill(scratch.pivot, g, pivot);
+      fill(scratch.rstd, g, static_cast<Acc>(rstd));
+      fill(scratch.scale, g, static_cast<Acc>(scale.power));
+      fill(scratch.minus_pivot, g, static_cast<Acc>(-static_cast<double>(pivot) * scale.power));
     }
   }
 
   bool swish() const { return problem_.activation == Activation::kSwish; }
 
-  // Coefficients 6 and 7, which make swish_scale * gn of x - pivot: xhat is (x - pivot) * rstd - shift.
+  // What makes swish_scale * gn of x - pivot: xhat is (x - pivot) * rstd - shift.
   void fill_swish(const Place& at, const Scratch& scratch) const {
     const int64_t d = plan_.channels_per_group;
     for (int64_t g = 0; g < at.groups; ++g) {
@@ -319,19 +322,10 @@ class Pipeline {
       for (int64_t c = g * d; c < (g + 1) * d; ++c) {
         const double gamma = static_cast<double>(gamma_[at.first_channel + c]);
         const double beta = static_cast<double>(beta_[at.first_channel + c]);
-        scratch.coefs[6][c] = saturated<Acc>(problem_.swish_scale * (gamma * rstd));
-        scratch.coefs[7][c] = saturated<Acc>(problem_.swish_scale * (beta - gamma * scratch.shifts[g]));
+        scratch.swish_a[c] = saturated<Acc>(problem_.swish_scale * (gamma * rstd));
+        scratch.swish_b[c] = saturated<Acc>(problem_.swish_scale * (beta - gamma * scratch.shifts[g]));
       }
     }
-  }
-
-  // A span for the sums: centred by a multiply-add with the power of two, and what swish needs beside it.
-  static Span scaled(Span span, const Scratch& scratch) {
-    span.coefs[0] = scratch.minus_pivots;
-    span.coefs[1] = scratch.scales;
-    std::copy_n(scratch.coefs + 6, 2, span.coefs + 2);
-    span.coefs[4] = scratch.coefs[0];
-    return span;
   }
 
   // Sum 1, of dy * t, becomes that of dy * xhat: xhat = t * ratio - shift.
@@ -344,16 +338,16 @@ class Pipeline {
     }
   }
 
-  // Coefficients 2 to 4: minus the mean of dxhat as high + low, and the slope: the mean of
-  // dxhat * xhat. The kernel multiplies the slope by xhat + shift, so the mean gives that back.
-  static void fill_mean_and_slope(const Scratch& scratch, int64_t channel, int64_t count, double shift, double mean,
-                                  double slope) {
+  // Minus the mean of dxhat as high + low, and the slope: the mean of dxhat * xhat. The kernel multiplies the slope by
+  // xhat + shift, so the mean gives that back.
+  void fill_mean_and_slope(const Scratch& scratch, int64_t group, double mean, double slope) const {
+    const double shift = scratch.shifts[group];
     const double shifted = shift == 0 ? mean : mean - shift * slope;
     const Acc high = static_cast<Acc>(shifted);
     const Acc low = std::isfinite(high) ? static_cast<Acc>(shifted - static_cast<double>(high)) : Acc{0};
-    std::fill_n(scratch.coefs[2] + channel, count, -high);
-    std::fill_n(scratch.coefs[3] + channel, count, -low);
-    std::fill_n(scratch.coefs[4] + channel, count, static_cast<Acc>(slope));
+    fill(scratch.mean_high, group, -high);
+    fill(scratch.mean_low, group, -low);
+    fill(scratch.slope, group, static_cast<Acc>(slope));
   }
 
   double* slot_sums(int64_t slot, int k) const {

@@ -28,6 +28,27 @@ inline Acc pivot_of(double mean, double deviation) {
   return static_cast<Acc>((mean + rounder) - rounder);
 }
 
+// The same by a few of `count` elements, evenly spaced from the first to the last: at(i) is one. 0 where they are not
+// finite.
+template <class Acc, class At>
+inline Acc pivot_by_sample(int64_t count, At&& at) {
+  constexpr int64_t kSample = 16;
+  constexpr int kStrands = 4;  // so that additions do not wait for each other
+  const int64_t step = (count - 1) / (kSample - 1);
+  const int64_t rest = (count - 1) % (kSample - 1);
+  double sums[kStrands] = {};
+  double squares[kStrands] = {};
+  for (int64_t i = 0; i < kSample; ++i) {
+    const double value = static_cast<double>(at(step * i + rest * i / (kSample - 1)));
+    sums[i % kStrands] += value;
+    squares[i % kStrands] += value * value;
+  }
+  const double mean = ((sums[0] + sums[2]) + (sums[1] + sums[3])) / kSample;
+  const double square = ((squares[0] + squares[2]) + (squares[1] + squares[3])) / kSample;
+  const double variance = square - mean * mean;
+  return std::isfinite(variance) ? pivot_of<Acc>(mean, variance > 0 ? std::sqrt(variance) : 0) : Acc{0};
+}
+
 // rstd as power * ratio: a power of two with its sign, and what is left, a float64. The power is the one next below
 // |rstd|, or as near to it as Acc has one that leaves power * pivot well inside its range. What is not finite, and 0,
 // is its own power.

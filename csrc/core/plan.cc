@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "cache.h"
+#include "scratch.h"
 
 namespace groupnorm {
 namespace {
@@ -50,6 +51,7 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   // Channels of one position lie alike in both layouts: take vectors across them.
   plan.layout = problem.length == 1 ? Layout::kChannelsLast : problem.layout;
   plan.channels_per_group = problem.channels / problem.groups;
+  plan.coefs_per_group = plan.layout == Layout::kContiguous ? 1 : plan.channels_per_group;
   plan.keep_sums = problem.op == Operator::kGroupNormBackward && (outputs.dgamma || outputs.dbeta);
   plan.slots = plan.keep_sums ? batch_slots(problem.n, problem.channels) : problem.n;
   plan.workers = elements < kSerialElements ? 1 : threads;
@@ -74,13 +76,14 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   const int64_t tensor = elements * element_size(problem.dtype);
   plan.stream = tensor > g_cache_sizes.last / 2 / (input_count(problem) + 1);
 
-  const int64_t accumulator = problem.dtype == DType::kFloat64 ? 8 : 4;
+  const bool wide = problem.dtype == DType::kFloat64;
+  const int64_t accumulator = wide ? 8 : 4;
   const int64_t padded = round_up(problem.channels, kLanes) + kLanes;
   plan.width = round_up(plan.groups_per_span * plan.channels_per_group, kLanes) + kLanes;
   plan.affine_bytes = problem.op == Operator::kGroupNormalizationGrad ? 0 : round_up(padded * accumulator, kLine);
   plan.slot_bytes = plan.keep_sums ? 2 * round_up(padded * 8, kLine) : 0;
   plan.partial_bytes = plan.split ? round_up(plan.chunks * kMaxSums * plan.width * 8, kLine) : 0;
-  plan.scratch_bytes = round_up(plan.width * ((kMaxCoefs + 2) * accumulator + (kMaxSums + 2) * 8), kLine);
+  plan.scratch_bytes = round_up(wide ? Scratch<double>::bytes(plan.width) : Scratch<float>::bytes(plan.width), kLine);
   plan.total_bytes = 2 * plan.affine_bytes + plan.slots * plan.slot_bytes + plan.partial_bytes +
                      (plan.split ? 1 : plan.workers) * plan.scratch_bytes + kLine;
   return plan;

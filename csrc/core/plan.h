@@ -16,6 +16,7 @@ inline constexpr int64_t round_up(int64_t value, int64_t unit) { return (value +
 struct Plan {
   Layout layout;
   int64_t channels_per_group;
+  int64_t coefs_per_group;  // of what its channels share: one each where vectors run over channels, else one
   int64_t groups_per_span;
   int64_t spans;   // of one sample
   int64_t slots;   // of the batch

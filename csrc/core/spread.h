@@ -58,7 +58,12 @@ class Spread {
       const int64_t bytes = plan_.offset(span, channel, chunk * kChunk) * element;
       for (const void*& input : piece.inputs) input = input ? static_cast<const char*>(input) + bytes : nullptr;
       piece.output = span.output ? static_cast<char*>(span.output) + bytes : nullptr;
-      for (const void*& coefs : piece.coefs) coefs = static_cast<const Acc*>(coefs) + channel;
+      const auto skip = [](const void*& coefs, int64_t count) {
+        if (coefs) coefs = static_cast<const Acc*>(coefs) + count;
+      };
+      for (const void*& coefs : piece.channel_coefs) skip(coefs, channel);
+      // Split, a contiguous span is one group.
+      for (const void*& coefs : piece.group_coefs) skip(coefs, plan_.layout == Layout::kContiguous ? 0 : channel);
       fn(piece, channel, chunk);
     });
   }

@@ -14,7 +14,8 @@ struct BackwardReduce {
   static constexpr int kInputs = 2;
   static constexpr int kLaneSums = 3;
   static constexpr int kSums = 2;
-  static constexpr int kCoefs = 2;  // -pivot * scale, scale
+  static constexpr int kGroupCoefs = 2;  // -pivot * scale, scale
+  static constexpr int kChannelCoefs = 0;
   static void accumulate(const V* in, const V* coef, V* sum) {
     const Centred<V> x(in[0], coef[0], coef[1]);
     sum[0] = add(sum[0], in[1]);
@@ -30,7 +31,8 @@ struct BackwardReduceRecentred {
   static constexpr int kInputs = 2;
   static constexpr int kLaneSums = 5;
   static constexpr int kSums = 3;
-  static constexpr int kCoefs = 2;  // -pivot * scale, scale
+  static constexpr int kGroupCoefs = 2;  // -pivot * scale, scale
+  static constexpr int kChannelCoefs = 0;
   static void accumulate(const V* in, const V* coef, V* sum) {
     const Centred<V> x(in[0], coef[0], coef[1]);
     sum[0] = add(sum[0], in[1]);
@@ -48,7 +50,8 @@ struct BackwardReduceRecentred {
 template <class V>
 struct BackwardApply {
   static constexpr int kInputs = 2;
-  static constexpr int kCoefs = 6;  // pivot, rstd, -mean_dxhat (high, low), mean_dxhat_xhat, gamma
+  static constexpr int kGroupCoefs = 5;    // pivot, rstd, -mean_dxhat (high, low), mean_dxhat_xhat
+  static constexpr int kChannelCoefs = 1;  // gamma
   static V apply(const V* in, const V* coef) {
     const V xhat = mul(sub(in[0], coef[0]), coef[1]);
     const V centred = add(scaled_plus(coef[5], in[1], coef[2]), coef[3]);

@@ -10,7 +10,8 @@ struct PrintedReduce {
   static constexpr int kInputs = 3;
   static constexpr int kLaneSums = 3;
   static constexpr int kSums = 2;
-  static constexpr int kCoefs = 2;  // -pivot * scale, scale
+  static constexpr int kGroupCoefs = 2;  // -pivot * scale, scale
+  static constexpr int kChannelCoefs = 0;
   static void accumulate(const V* in, const V* coef, V* sum) {
     const Centred<V> x(in[0], coef[0], coef[1]);
     const V weighted = mul(in[1], in[2]);
@@ -24,7 +25,8 @@ struct PrintedReduce {
 template <class V>
 struct PrintedApply {
   static constexpr int kInputs = 3;
-  static constexpr int kCoefs = 5;  // pivot, rstd, -s1 / M (high, low), s2 / M
+  static constexpr int kGroupCoefs = 5;  // pivot, rstd, -s1 / M (high, low), s2 / M
+  static constexpr int kChannelCoefs = 0;
   static V apply(const V* in, const V* coef) {
     const V xhat = mul(sub(in[0], coef[0]), coef[1]);
     const V centred = add(add(in[1], coef[2]), coef[3]);

@@ -89,9 +89,10 @@ V through_swish(V dy, V x, V pivot, V a, V b) {
 
 template <class V>
 struct SwishReduce : BackwardReduce<V> {
-  static constexpr int kCoefs = 5;  // -pivot * scale, scale, a, b, pivot
+  static constexpr int kGroupCoefs = 3;    // -pivot * scale, scale, pivot
+  static constexpr int kChannelCoefs = 2;  // a, b
   static void accumulate(const V* in, const V* coef, V* sum) {
-    const V through[2] = {in[0], through_swish(in[1], in[0], coef[4], coef[2], coef[3])};
+    const V through[2] = {in[0], through_swish(in[1], in[0], coef[2], coef[3], coef[4])};
     BackwardReduce<V>::accumulate(through, coef, sum);
   }
 };
@@ -99,7 +100,8 @@ struct SwishReduce : BackwardReduce<V> {
 template <class V>
 struct SwishApply {
   static constexpr int kInputs = 2;
-  static constexpr int kCoefs = 8;  // pivot, rstd, -mean_dxhat (high, low), mean_dxhat_xhat, gamma, a, b
+  static constexpr int kGroupCoefs = 5;    // pivot, rstd, -mean_dxhat (high, low), mean_dxhat_xhat
+  static constexpr int kChannelCoefs = 3;  // gamma, a, b
   static V apply(const V* in, const V* coef) {
     const V through[2] = {in[0], through_swish(in[1], in[0], coef[0], coef[6], coef[7])};
     return BackwardApply<V>::apply(through, coef);
@@ -109,9 +111,11 @@ struct SwishApply {
 template <class V>
 struct SwishForward {
   static constexpr int kInputs = 1;
-  static constexpr int kCoefs = 6;  // mean (high, low), rstd, gamma, beta, swish_scale
+  static constexpr int kGroupCoefs = 4;    // mean (high, low), rstd, swish_scale
+  static constexpr int kChannelCoefs = 2;  // gamma, beta
   static V apply(const V* in, const V* coef) {
-    const V gn = ForwardApply<V>::apply(in, coef);
-    return mul(gn, Sigmoid<V>(mul(gn, coef[5])).value);
+    const V plain[5] = {coef[0], coef[1], coef[2], coef[4], coef[5]};
+    const V gn = ForwardApply<V>::apply(in, plain);
+    return mul(gn, Sigmoid<V>(mul(gn, coef[3])).value);
   }
 };

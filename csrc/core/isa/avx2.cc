@@ -167,7 +167,9 @@ struct F64 {
   void stream(double* to) const { store(to); }
   static void fence() {}
 
-  static void sum_rows(const F64* rows, int count, double* to) { sum_each(rows, count, to); }
+  using Folded = F64;
+  const Folded& folded() const { return *this; }
+  static void sum_rows(const Folded* rows, int count, double* to) { sum_each(rows, count, to); }
   double sum() const {
     const __m256d by4 = _mm256_add_pd(_mm256_add_pd(v[0], v[2]), _mm256_add_pd(v[1], v[3]));
     const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));

@@ -135,14 +135,15 @@ struct F64 {
   }
   static void fence() { _mm_sfence(); }
 
-  // sum() of each of 8 rows, which share the instructions of all but the first step.
-  static void sum_rows(const F64* rows, int count, double* to) {
+  using Folded = __m512d;
+  Folded folded() const { return _mm512_add_pd(low, high); }
+
+  // sum() of each of 8 rows, which share the instructions.
+  static void sum_rows(const Folded* by8, int count, double* to) {
     if (count < 8) {
-      for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
+      for (int r = 0; r < count; ++r) to[r] = sum(by8[r]);
       return;
     }
-    __m512d by8[8];
-    for (int r = 0; r < 8; ++r) by8[r] = _mm512_add_pd(rows[r].low, rows[r].high);
     __m512d by4[4];  // two rows each
     for (int r = 0; r < 4; ++r) {
       by4[r] = _mm512_add_pd(_mm512_shuffle_f64x2(by8[2 * r], by8[2 * r + 1], 0x44),
@@ -158,14 +159,14 @@ struct F64 {
     _mm512_storeu_pd(to, _mm512_permutexvar_pd(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sums));
   }
 
-  double sum() const {
-    const __m512d by8 = _mm512_add_pd(low, high);
+  double sum() const { return sum(folded()); }
+
+ private:
+  static double sum(Folded by8) {
     const __m256d by4 = _mm256_add_pd(_mm512_castpd512_pd256(by8), _mm512_extractf64x4_pd(by8, 1));
     const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));
     return _mm_cvtsd_f64(_mm_add_sd(by2, _mm_unpackhi_pd(by2, by2)));
   }
-
- private:
   static __m512d one_nan(__m512d v) {
     const __mmask8 nan = _mm512_cmp_pd_mask(v, v, _CMP_UNORD_Q);
     const __m512i bits = _mm512_set1_epi64(static_cast<long long>(kNaN64));

@@ -169,7 +169,9 @@ struct F64 {
   void stream(double* to) const { store(to); }
   static void fence() {}
 
-  static void sum_rows(const F64* rows, int count, double* to) { sum_each(rows, count, to); }
+  using Folded = F64;
+  const Folded& folded() const { return *this; }
+  static void sum_rows(const Folded* rows, int count, double* to) { sum_each(rows, count, to); }
   double sum() const {  // lanes l and l + 8, then 4, 2, 1
     float64x2_t by8[4];
     for (int i = 0; i < 4; ++i) by8[i] = vaddq_f64(v[i], v[i + 4]);

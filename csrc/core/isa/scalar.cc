@@ -58,7 +58,9 @@ struct Lanes {
     }
     return r.v[0];
   }
-  static void sum_rows(const Lanes* rows, int count, S* to) {
+  using Folded = Lanes;
+  const Folded& folded() const { return *this; }
+  static void sum_rows(const Folded* rows, int count, S* to) {
     for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
   }
   template <class From>

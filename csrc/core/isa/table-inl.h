@@ -3,7 +3,7 @@
 //   zero set1 load(p) load(p, n) select_first(n, a, b), store(p) store(p, n) stream(p) store_raw(p),
 //   add sub mul div fma(a, b, c) = a * b + c and fnma(a, b, c) = c - a * b,
 //   min max negative_magnitude(a) = -|a| select_negative(sign, a, b) shift_to_exponent(a); F64 also widen(v), sum()
-//   and sum_rows(rows, n, p), the sum() of up to kRows each.
+//   and sum_rows(rows, n, p), the sum() of up to kRows each, from what folded() left of them.
 // load(p, n) and store(p, n) touch the first n elements alone; missing lanes load as 0. store() turns
 // NaN into the one NaN of the type, store_raw() leaves bits alone. stream() is store() past the caches
 // where the CPU can, p on a multiple of the vector's size in memory; fence() orders it. sum() folds lanes
@@ -44,8 +44,7 @@ constexpr void set_dtype(KernelTable& table) {
   set_apply<BackwardApply, T>(table, Formula::kBackwardApply, dtype);
   set_reduce<PrintedReduce, T>(table, Formula::kPrintedReduce, dtype);
   set_apply<PrintedApply, T>(table, Formula::kPrintedApply, dtype);
-  set_reduce<ForwardMean, T>(table, Formula::kForwardMean, dtype);
-  set_reduce<ForwardVariance, T>(table, Formula::kForwardVariance, dtype);
+  set_reduce<ForwardReduce, T>(table, Formula::kForwardReduce, dtype);
   set_apply<ForwardApply, T>(table, Formula::kForwardApply, dtype);
   set_reduce<SwishReduce, T>(table, Formula::kSwishReduce, dtype);
   set_apply<SwishApply, T>(table, Formula::kSwishApply, dtype);

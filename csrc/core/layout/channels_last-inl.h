@@ -66,16 +66,19 @@ struct ChannelsLast {
   // The pointers of a span on their own: a store to the output could change a Span, for all the compiler knows.
   struct Rows {
     const T* in[Op::kInputs];
-    const Scalar* coefs[Op::kCoefs > 0 ? Op::kCoefs : 1];
+    const Scalar* coefs[kMaxCoefs];  // each by channels
     int64_t stride;
 
     explicit Rows(const Span& span) : stride(span.stride) {
       for (int k = 0; k < Op::kInputs; ++k) in[k] = static_cast<const T*>(span.inputs[k]);
-      for (int k = 0; k < Op::kCoefs; ++k) coefs[k] = static_cast<const Scalar*>(span.coefs[k]);
+      for (int k = 0; k < Op::kGroupCoefs; ++k) coefs[k] = static_cast<const Scalar*>(span.group_coefs[k]);
+      for (int k = 0; k < Op::kChannelCoefs; ++k) {
+        coefs[Op::kGroupCoefs + k] = static_cast<const Scalar*>(span.channel_coefs[k]);
+      }
     }
 
     void load_coefs(int64_t c, V* coef) const {
-      for (int k = 0; k < Op::kCoefs; ++k) coef[k] = V::load(coefs[k] + c);
+      for (int k = 0; k < Op::kGroupCoefs + Op::kChannelCoefs; ++k) coef[k] = V::load(coefs[k] + c);
     }
 
     // Whole vectors of kRows rows from `row` on, at the channels [begin, end).

@@ -9,9 +9,10 @@ struct Contiguous {
   static void reduce(const Span& span) {
     using Op = F<V>;
     if (span.length <= kBlock) return reduce_rows(span);
+    Strands strands(span);
     for (int64_t c = 0; c < span.channels; ++c) {
       double total[Op::kSums] = {};
-      Strand strand(span, c);
+      Strand strand = strands.next();
       for (int64_t begin = 0; begin < span.length; begin += kChunk) {
         const int64_t end = begin + kChunk < span.length ? begin + kChunk : span.length;
         F64 lanes[Op::kLaneSums];
@@ -30,14 +31,12 @@ struct Contiguous {
   }
 
   static void apply(const Span& span) {
-    for (int64_t c = 0; c < span.channels; ++c) {
-      if (span.stream) {
-        apply_channel<true>(span, c);
-      } else {
-        apply_channel<false>(span, c);
-      }
+    if (span.stream) {
+      apply_channels<true>(span);
+      V::fence();
+    } else {
+      apply_channels<false>(span);
     }
-    if (span.stream) V::fence();
   }
 
  private:
@@ -46,35 +45,65 @@ struct Contiguous {
     const T* in[kMaxInputs];
     V coef[kMaxCoefs];
 
-    Strand(const Span& span, int64_t channel) {
-      for (int k = 0; k < F<V>::kInputs; ++k) {
-        in[k] = static_cast<const T*>(span.inputs[k]) + channel * span.stride;
-      }
-      for (int k = 0; k < F<V>::kCoefs; ++k) {
-        coef[k] = V::set1(static_cast<const Scalar*>(span.coefs[k])[channel]);
-      }
-    }
     void advance(int64_t positions) {
       for (int k = 0; k < F<V>::kInputs; ++k) in[k] += positions;
     }
   };
 
+  // The channels of a span, one after the other. Its pointers on their own: a store to the output could change a Span,
+  // for all the compiler knows.
+  class Strands {
+   public:
+    explicit Strands(const Span& span) : stride_(span.stride), channels_per_group_(span.channels_per_group) {
+      for (int k = 0; k < Op::kInputs; ++k) in_[k] = static_cast<const T*>(span.inputs[k]);
+      for (int k = 0; k < Op::kGroupCoefs; ++k) group_[k] = static_cast<const Scalar*>(span.group_coefs[k]);
+      for (int k = 0; k < Op::kChannelCoefs; ++k) channel_[k] = static_cast<const Scalar*>(span.channel_coefs[k]);
+    }
+    const Strand& next() {
+      for (int k = 0; k < Op::kInputs; ++k) {
+        strand_.in[k] = in_[k];
+        in_[k] += stride_;
+      }
+      if (left_ == 0) {
+        left_ = channels_per_group_;
+        for (int k = 0; k < Op::kGroupCoefs; ++k) strand_.coef[k] = V::set1(*group_[k]++);
+      }
+      --left_;
+      for (int k = 0; k < Op::kChannelCoefs; ++k) strand_.coef[Op::kGroupCoefs + k] = V::set1(*channel_[k]++);
+      return strand_;
+    }
+
+   private:
+    using Op = F<V>;
+    Strand strand_;
+    const T* in_[kMaxInputs];
+    const Scalar* group_[kMaxGroupCoefs];
+    const Scalar* channel_[kMaxChannelCoefs];
+    int64_t stride_;
+    int64_t channels_per_group_;
+    int64_t left_ = 0;  // of the group
+  };
+
   // Channels of one block: no sum in between, and the lanes of some channels are folded together.
   static void reduce_rows(const Span& span) {
     using Op = F<V>;
-    for (int64_t c = 0; c < span.channels; c += kRows) {
-      const int rows = static_cast<int>(span.channels - c < kRows ? span.channels - c : kRows);
-      F64 lanes[Op::kSums][kRows];
+    Strands strands(span);
+    const int64_t channels = span.channels;
+    const int64_t length = span.length;
+    double* sums[Op::kSums];
+    for (int k = 0; k < Op::kSums; ++k) sums[k] = span.sums[k];
+    for (int64_t c = 0; c < channels; c += kRows) {
+      const int rows = static_cast<int>(channels - c < kRows ? channels - c : kRows);
+      typename F64::Folded lanes[Op::kSums][kRows];
       for (int r = 0; r < rows; ++r) {
-        const Strand strand(span, c + r);
         V sum[Op::kLaneSums];
         F64 row[Op::kLaneSums];
-        sum_block(strand, span.length, sum);
+        sum_block(strands.next(), length, sum);
         for (int k = 0; k < Op::kLaneSums; ++k) row[k] = F64::widen(sum[k]);
         Op::join(row);
-        for (int k = 0; k < Op::kSums; ++k) lanes[k][r] = row[k];
+        for (int k = 0; k < Op::kSums; ++k) lanes[k][r] = row[k].folded();
       }
-      for (int k = 0; k < Op::kSums; ++k) F64::sum_rows(lanes[k], rows, span.sums[k] + c);
+      for (int k = 0; k < Op::kSums; ++k) F64::sum_rows(lanes[k], rows, sums[k] + c);
     }
   }
 
@@ -101,30 +130,37 @@ struct Contiguous {
   }
 
   template <bool kStream>
-  static void apply_channel(const Span& span, int64_t c) {
+  static void apply_channels(const Span& span) {
     using Op = F<V>;
-    const Strand strand(span, c);
-    V value[kMaxInputs];
-    T* out = static_cast<T*>(span.output) + c * span.stride;
-    const auto some = [&](int64_t i, int count) {
-      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i, count);
-      Op::apply(value, strand.coef).store(out + i, count);
-    };
-    int64_t i = 0;
-    if (kStream || span.length >= kWorthAligning) {  // vectors of the output on whole cache lines
-      int64_t head = elements_to_line(out);
-      if (head > span.length) head = span.length;
-      for (; i < head; i += kLanes) some(i, static_cast<int>(head - i < kLanes ? head - i : kLanes));
-      i = head;
-    }
-    for (; i + kLanes <= span.length; i += kLanes) {
-      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i);
-      if constexpr (kStream) {
-        Op::apply(value, strand.coef).stream(out + i);
-      } else {
-        Op::apply(value, strand.coef).store(out + i);
+    Strands strands(span);
+    const int64_t channels = span.channels;
+    const int64_t length = span.length;
+    const int64_t stride = span.stride;
+    const bool align = kStream || length >= kWorthAligning;  // vectors of the output on whole cache lines
+    T* out = static_cast<T*>(span.output);
+    for (int64_t c = 0; c < channels; ++c, out += stride) {
+      const Strand& strand = strands.next();
+      V value[kMaxInputs];
+      const auto some = [&](int64_t i, int count) {
+        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i, count);
+        Op::apply(value, strand.coef).store(out + i, count);
+      };
+      int64_t i = 0;
+      if (align) {
+        int64_t head = elements_to_line(out);
+        if (head > length) head = length;
+        for (; i < head; i += kLanes) some(i, static_cast<int>(head - i < kLanes ? head - i : kLanes));
+        i = head;
       }
+      for (; i + kLanes <= length; i += kLanes) {
+        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i);
+        if constexpr (kStream) {
+          Op::apply(value, strand.coef).stream(out + i);
+        } else {
+          Op::apply(value, strand.coef).store(out + i);
+        }
+      }
+      if (i < length) some(i, static_cast<int>(length - i));
     }
-    if (i < span.length) some(i, static_cast<int>(span.length - i));
   }
 };
