@@ -74,7 +74,10 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   if (!plan.split) plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, plan.slots * plan.spans));
 
   const int64_t tensor = elements * element_size(problem.dtype);
-  plan.stream = tensor > g_cache_sizes.last / 2 / (input_count(problem) + 1);
+  // Rows of few lines cost more than they save: past the caches goes a whole line at a time.
+  const bool long_rows =
+      plan.layout == Layout::kChannelsLast || problem.length * element_size(problem.dtype) >= 3 * kLine;
+  plan.stream = long_rows && tensor > g_cache_sizes.last / 2 / (input_count(problem) + 1);
 
   const bool wide = problem.dtype == DType::kFloat64;
   const int64_t accumulator = wide ? 8 : 4;

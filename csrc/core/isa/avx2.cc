@@ -74,6 +74,11 @@ struct F32 {
     store(whole);
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_load_si256(reinterpret_cast<const __m256i*>(whole)));
   }
+  static void stream_line(const void* line, void* to) {
+    for (int i = 0; i < 2; ++i) {
+      _mm256_stream_si256(static_cast<__m256i*>(to) + i, _mm256_load_si256(static_cast<const __m256i*>(line) + i));
+    }
+  }
   static void fence() { _mm_sfence(); }
 
  private:
@@ -165,6 +170,7 @@ struct F64 {
   void store(double* to, int n) const { store_padded(*this, to, n); }
 
   void stream(double* to) const { store(to); }
+  static void stream_line(const void* line, void* to) { copy_line(line, to); }
   static void fence() {}
 
   using Folded = F64;

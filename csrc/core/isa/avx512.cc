@@ -53,6 +53,9 @@ struct F32 {
   void stream(float* to) const { _mm512_stream_ps(to, one_nan()); }
   void stream(Float16* to) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), float16()); }
   void stream(BFloat16* to) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), bfloat16()); }
+  static void stream_line(const void* line, void* to) {
+    _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_load_si512(line));
+  }
   static void fence() { _mm_sfence(); }
 
  private:
@@ -133,6 +136,7 @@ struct F64 {
     _mm512_stream_pd(to, one_nan(low));
     _mm512_stream_pd(to + 8, one_nan(high));
   }
+  static void stream_line(const void* line, void* to) { F32::stream_line(line, to); }
   static void fence() { _mm_sfence(); }
 
   using Folded = __m512d;

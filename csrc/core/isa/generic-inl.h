@@ -14,6 +14,8 @@ void store_padded(const V& value, T* to, int n) {
   std::memcpy(to, whole, static_cast<size_t>(n) * sizeof(T));
 }
 
+inline void copy_line(const void* line, void* to) { std::memcpy(to, line, 64); }
+
 // The sums of some rows of lanes, one after the other.
 template <class V>
 void sum_each(const V* rows, int count, double* to) {

@@ -76,6 +76,7 @@ struct F32 {
   void stream(T* to) const {
     store(to);
   }
+  static void stream_line(const void* line, void* to) { copy_line(line, to); }
   static void fence() {}
 
  private:
@@ -167,6 +168,7 @@ struct F64 {
   void store(double* to, int n) const { store_padded(*this, to, n); }
 
   void stream(double* to) const { store(to); }
+  static void stream_line(const void* line, void* to) { copy_line(line, to); }
   static void fence() {}
 
   using Folded = F64;

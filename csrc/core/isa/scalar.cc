@@ -1,6 +1,7 @@
 // Plain C++: every CPU, and the measure of the others. std::fma is one rounding everywhere; where the
 // CPU has no instruction for it, it is a library call, and slow.
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -47,6 +48,7 @@ struct Lanes {
   void stream(T* to) const {
     store(to);
   }
+  static void stream_line(const void* line, void* to) { std::memcpy(to, line, 64); }
   static void fence() {}
   void store_raw(S* to) const {
     for (int i = 0; i < kLanes; ++i) to[i] = v[i];

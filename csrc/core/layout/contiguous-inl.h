@@ -31,12 +31,9 @@ struct Contiguous {
   }
 
   static void apply(const Span& span) {
-    if (span.stream) {
-      apply_channels<true>(span);
-      V::fence();
-    } else {
-      apply_channels<false>(span);
-    }
+    if (!span.stream) return apply_through(span);
+    apply_past(span);
+    V::fence();
   }
 
  private:
@@ -129,38 +126,73 @@ struct Contiguous {
     }
   }
 
-  template <bool kStream>
-  static void apply_channels(const Span& span) {
-    using Op = F<V>;
+  // What a formula makes of a vector of a channel, or of its first elements.
+  static V applied(const Strand& strand, int64_t i) {
+    V value[kMaxInputs];
+    for (int k = 0; k < F<V>::kInputs; ++k) value[k] = V::load(strand.in[k] + i);
+    return F<V>::apply(value, strand.coef);
+  }
+  static V applied(const Strand& strand, int64_t i, int count) {
+    V value[kMaxInputs];
+    for (int k = 0; k < F<V>::kInputs; ++k) value[k] = V::load(strand.in[k] + i, count);
+    return F<V>::apply(value, strand.coef);
+  }
+
+  // Results through the caches.
+  static void apply_through(const Span& span) {
     Strands strands(span);
     const int64_t channels = span.channels;
     const int64_t length = span.length;
     const int64_t stride = span.stride;
-    const bool align = kStream || length >= kWorthAligning;  // vectors of the output on whole cache lines
     T* out = static_cast<T*>(span.output);
     for (int64_t c = 0; c < channels; ++c, out += stride) {
       const Strand& strand = strands.next();
-      V value[kMaxInputs];
-      const auto some = [&](int64_t i, int count) {
-        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i, count);
-        Op::apply(value, strand.coef).store(out + i, count);
-      };
       int64_t i = 0;
-      if (align) {
-        int64_t head = elements_to_line(out);
-        if (head > length) head = length;
-        for (; i < head; i += kLanes) some(i, static_cast<int>(head - i < kLanes ? head - i : kLanes));
+      if (length >= kWorthAligning) {  // vectors of the output on whole cache lines
+        const int64_t head = elements_to_line(out);
+        for (; i < head; i += kLanes) {
+          const int count = least(head - i, kLanes);
+          applied(strand, i, count).store(out + i, count);
+        }
         i = head;
       }
-      for (; i + kLanes <= length; i += kLanes) {
-        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i);
-        if constexpr (kStream) {
-          Op::apply(value, strand.coef).stream(out + i);
-        } else {
-          Op::apply(value, strand.coef).store(out + i);
-        }
+      for (; i + kLanes <= length; i += kLanes) applied(strand, i).store(out + i);
+      if (i < length) {
+        const int rest = static_cast<int>(length - i);
+        applied(strand, i, rest).store(out + i, rest);
       }
-      if (i < length) some(i, static_cast<int>(length - i));
     }
   }
+
+  // Results past the caches.
+  static void apply_past(const Span& span) {
+    Strands strands(span);
+    const int64_t channels = span.channels;
+    const int64_t length = span.length;
+    const int64_t stride = span.stride;
+    T* out = static_cast<T*>(span.output);
+    using Out = Lines<V, T>;
+    Out lines(out);
+    for (int64_t c = 0; c < channels; ++c, out += stride) {
+      const Strand& strand = strands.next();
+      lines.move_to(out);
+      int64_t i = 0;
+      while (i < length && lines.within_line()) i += add_part(strand, i, length, &lines);
+      for (; i + Out::kWhole <= length; i += Out::kWhole) {
+        T* const to = lines.whole();
+        for (int64_t part = 0; part < Out::kWhole; part += kLanes) applied(strand, i + part).stream(to + part);
+      }
+      while (i < length) i += add_part(strand, i, length, &lines);
+    }
+    lines.finish();
+  }
+
+  // The next elements of a line, how many of them.
+  static int64_t add_part(const Strand& strand, int64_t i, int64_t length, Lines<V, T>* lines) {
+    const int count = least(least(length - i, lines->missing()), kLanes);
+    lines->add(applied(strand, i, count), count);
+    return count;
+  }
+
+  static int least(int64_t a, int64_t b) { return static_cast<int>(a < b ? a : b); }
 };
