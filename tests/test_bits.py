@@ -52,6 +52,35 @@ def test_backward(case, dtype):
                 assert array is None or bits(array) == whole, (level, threads, mask)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("move", [np.asarray, channels_last], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("sample", [(64, 7, 7), (16, 14, 14), (4, 53, 53), (3, 700, 1501)], ids=str)
+def test_results_that_exceed_the_caches(dtype, move, sample):
+    """Past them in whole lines, wherever rows begin: the bits of one sample at a time, and no other bytes."""
+    n = -(-9_000_000 // (np.prod(sample) * np.dtype(dtype).itemsize))
+    x, dy, gamma, mean, rstd = cases.make(Case("large", (n, *sample), 1), dtype)
+    x, dy = move(x), move(dy)
+    alone = [
+        groupnorm.group_norm_backward(dy[i : i + 1], x[i : i + 1], mean[i : i + 1], rstd[i : i + 1], gamma).dx
+        for i in range(n)
+    ]
+    guard = 64
+    for level, offset in itertools.product(ISA_LEVELS, (0, 5)):
+        assert _core.select_isa(level)
+        memory = np.full(x.size + 2 * guard, 7, x.dtype)
+        inside = slice(guard + offset, guard + offset + x.size)
+        order = x.shape if move is np.asarray else np.moveaxis(x, 1, -1).shape
+        dx = memory[inside].reshape(order)
+        dx = dx if move is np.asarray else np.moveaxis(dx, -1, 1)
+        grads = groupnorm.group_norm_backward(
+            dy, x, mean, rstd, gamma, output_mask=(True, False, False), out=(dx, None, None), num_threads=2
+        )
+        assert grads.dx is dx
+        assert bits(dx) == bits(np.concatenate(alone)), (level, offset)
+        memory[inside] = 7
+        assert (memory == 7).all()
+
+
 @pytest.mark.parametrize("recenter", [False, True])
 def test_backward_options(recenter):
     for case in SHARED_OUT:
