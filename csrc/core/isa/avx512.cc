@@ -18,6 +18,10 @@ inline void keep_in_register(Vector& v) {
   asm("" : "+v"(v));
 }
 
+// What fixupimm makes of the classes of a number, a hex digit each from the right: of the two kinds of NaN what the
+// target holds, of all else the number itself.
+constexpr int kNaNsStay = 0x11111100;
+
 struct F32 {
   using Scalar = float;
   __m512 v;
@@ -68,14 +72,15 @@ struct F32 {
     return {_mm512_castsi512_ps(words)};
   }
   __m512 one_nan() const {
-    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    return _mm512_mask_mov_ps(v, nan, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(kNaN32))));
+    const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(kNaN32)));
+    return _mm512_fixupimm_ps(nan, v, _mm512_set1_epi32(kNaNsStay), 0);
   }
   __m256i float16() const { return _mm512_cvtps_ph(one_nan(), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   __m256i bfloat16() const {
     const __m512i bits = _mm512_castps_si512(one_nan());
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1 << 16));
+    const __m512i down = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF));  // a half goes to the even one
+    const __m512i rounded = _mm512_mask_add_epi32(down, odd, bits, _mm512_set1_epi32(0x8000));
     const __m512i high_words = _mm512_setr_epi32(1 | 3 << 16, 5 | 7 << 16, 9 | 11 << 16, 13 | 15 << 16, 17 | 19 << 16,
                                                  21 | 23 << 16, 25 | 27 << 16, 29 | 31 << 16, 0, 0, 0, 0, 0, 0, 0, 0);
     return _mm512_castsi512_si256(_mm512_permutexvar_epi16(high_words, rounded));
@@ -172,9 +177,8 @@ struct F64 {
     return _mm_cvtsd_f64(_mm_add_sd(by2, _mm_unpackhi_pd(by2, by2)));
   }
   static __m512d one_nan(__m512d v) {
-    const __mmask8 nan = _mm512_cmp_pd_mask(v, v, _CMP_UNORD_Q);
-    const __m512i bits = _mm512_set1_epi64(static_cast<long long>(kNaN64));
-    return _mm512_mask_mov_pd(v, nan, _mm512_castsi512_pd(bits));
+    const __m512d nan = _mm512_castsi512_pd(_mm512_set1_epi64(static_cast<long long>(kNaN64)));
+    return _mm512_fixupimm_pd(nan, v, _mm512_set1_epi64(kNaNsStay), 0);
   }
 };
 
