@@ -74,9 +74,9 @@ Plan make_plan(const Problem& problem, const Outputs& outputs, int threads) {
   if (!plan.split) plan.workers = static_cast<int>(std::min<int64_t>(plan.workers, plan.slots * plan.spans));
 
   const int64_t tensor = elements * element_size(problem.dtype);
-  // Rows of few lines cost more than they save: past the caches goes a whole line at a time.
-  const bool long_rows =
-      plan.layout == Layout::kChannelsLast || problem.length * element_size(problem.dtype) >= 3 * kLine;
+  // Past the caches goes a line at a time: rows of few lines, most of them shared, cost more than they save.
+  const int64_t row = plan.layout == Layout::kContiguous ? problem.length : problem.channels;
+  const bool long_rows = row * element_size(problem.dtype) >= 4 * kLine;
   plan.stream = long_rows && tensor > g_cache_sizes.last / 2 / (input_count(problem) + 1);
 
   const bool wide = problem.dtype == DType::kFloat64;

@@ -11,16 +11,19 @@ struct ChannelsLast {
   static void reduce(const Span& span) {
     if (span.length == 1) return reduce_one(span);
     const Rows rows(span);
-    LaneSums slab_sums[kSlab / kLanes];
-    for (Piece piece = Piece::first(span); piece.channels > 0;) {
-      const Piece next = piece.next(span);
+    const Slabs slabs(span);
+    LaneSums slab_sums[kSlab / kLanes + 1];
+    for (Piece piece = Piece::first(span, slabs); piece.channels > 0;) {
+      const Piece next = piece.next(span, slabs);
       Ahead ahead(rows, next, (piece.channels + kLanes - 1) / kLanes);
-      for (int64_t c = 0; c < piece.channels; c += kLanes) {
-        const int channels = lanes_at(c, piece.channels);
+      LaneSums* sums = slab_sums;
+      int channels;
+      for (int64_t c = 0; c < piece.channels; c += channels, ++sums) {
+        channels = c == 0 ? slabs.first_lanes(piece) : lanes_at(c, piece.channels);
         if (channels == kLanes) {
-          add_lanes(Lanes<true>(rows, piece, c, channels, &ahead), span, &slab_sums[c / kLanes]);
+          add_lanes(Lanes<true>(rows, piece, c, channels, &ahead), span, sums);
         } else {
-          add_lanes(Lanes<false>(rows, piece, c, channels, &ahead), span, &slab_sums[c / kLanes]);
+          add_lanes(Lanes<false>(rows, piece, c, channels, &ahead), span, sums);
         }
       }
       piece = next;
@@ -28,35 +31,54 @@ struct ChannelsLast {
   }
 
   static void apply(const Span& span) {
-    T* out = static_cast<T*>(span.output);
-    // Vectors of the output on whole cache lines, in every row or in none.
-    const bool aligned = span.stride * static_cast<int64_t>(sizeof(T)) % 64 == 0;
-    int64_t head = aligned ? elements_to_line(out) : 0;
-    if (head > span.channels) head = span.channels;
-    const int64_t whole = head + (span.channels - head) / kLanes * kLanes;
-    const Rows rows(span);
-    const bool stream = span.stream && aligned;
-    for (int64_t i = 0; i < span.length;) {
-      const int64_t row = i * span.stride;
-      // Rows that share their coefficients: some where caches feed them; from memory one after the other comes faster.
-      const int count = span.stream || i + kApplied > span.length ? 1 : kApplied;
-      for (int64_t c = 0; c < head; c += kLanes) rows.apply_part(row, c, count, lanes_at(c, head), out);
-      if (stream) {
-        rows.template apply_whole<1, true>(row, head, whole, out);
-      } else if (count == 1) {
-        rows.template apply_whole<1, false>(row, head, whole, out);
-      } else {
-        rows.template apply_whole<kApplied, false>(row, head, whole, out);
-      }
-      if (whole < span.channels) rows.apply_part(row, whole, count, lanes_at(whole, span.channels), out);
-      i += count;
-    }
-    if (span.stream) V::fence();
+    if (!span.stream) return apply_through(span);
+    apply_past(span);
+    V::fence();
   }
 
  private:
   static constexpr int kTogether = 4;  // lanes
   static constexpr int kApplied = 4;   // rows
+
+  // Results through the caches, some rows at a time, which share their coefficients.
+  static void apply_through(const Span& span) {
+    T* out = static_cast<T*>(span.output);
+    const int64_t channels = span.channels;
+    // Vectors of the output on whole cache lines, in every row or in none.
+    const bool aligned = span.stride * static_cast<int64_t>(sizeof(T)) % 64 == 0;
+    const int64_t to_line = aligned ? elements_to_line(out) : 0;
+    const int64_t head = to_line < channels ? to_line : channels;
+    const int64_t whole = head + (channels - head) / kLanes * kLanes;
+    const Rows rows(span);
+    for (int64_t i = 0; i < span.length;) {
+      const int64_t row = i * rows.stride;
+      const int count = i + kApplied > span.length ? 1 : kApplied;
+      for (int64_t c = 0; c < head; c += kLanes) rows.apply_part(row, c, count, lanes_at(c, head), out);
+      if (count == 1) {
+        rows.template apply_whole<1>(row, head, whole, out);
+      } else {
+        rows.template apply_whole<kApplied>(row, head, whole, out);
+      }
+      if (whole < channels) rows.apply_part(row, whole, count, lanes_at(whole, channels), out);
+      i += count;
+    }
+  }
+
+  // Results past the caches. One row after the other: that is how memory comes faster.
+  static void apply_past(const Span& span) {
+    T* const out = static_cast<T*>(span.output);
+    const int64_t channels = span.channels;
+    const int64_t length = span.length;
+    const Rows rows(span);
+    Lines<V, T> lines(out);
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t row = i * rows.stride;
+      lines.write(
+          out + row, channels, [&](int64_t c) { return rows.applied(row, c); },
+          [&](int64_t c, int count) { return rows.applied(row, c, count); });
+    }
+    lines.finish();
+  }
 
   // The lanes of the vector at `channel`: all, but for the last before `channels`.
   static int lanes_at(int64_t channel, int64_t channels) {
@@ -81,22 +103,27 @@ struct ChannelsLast {
       for (int k = 0; k < Op::kGroupCoefs + Op::kChannelCoefs; ++k) coef[k] = V::load(coefs[k] + c);
     }
 
+    // What a formula makes of a vector of a row, or of its first elements.
+    V applied(int64_t row, int64_t c) const {
+      V coef[kMaxCoefs];
+      load_coefs(c, coef);
+      return applied(row + c, coef);
+    }
+    V applied(int64_t row, int64_t c, int count) const {
+      V coef[kMaxCoefs];
+      load_coefs(c, coef);
+      return applied(row + c, coef, count);
+    }
+
     // Whole vectors of kRows rows from `row` on, at the channels [begin, end).
-    template <int kRows, bool kStream>
+    template <int kRows>
     void apply_whole(int64_t row, int64_t begin, int64_t end, T* out) const {
       for (int64_t c = begin; c < end; c += kLanes) {
         V coef[kMaxCoefs];
         load_coefs(c, coef);
         for (int r = 0; r < kRows; ++r) {
           const int64_t at = row + r * stride + c;
-          V value[kMaxInputs];
-          for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + at);
-          const V result = Op::apply(value, coef);
-          if (kStream) {
-            result.stream(out + at);
-          } else {
-            result.store(out + at);
-          }
+          applied(at, coef).store(out + at);
         }
       }
     }
@@ -107,10 +134,41 @@ struct ChannelsLast {
       load_coefs(c, coef);
       for (int r = 0; r < count; ++r) {
         const int64_t at = row + r * stride + c;
-        V value[kMaxInputs];
-        for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + at, lanes);
-        Op::apply(value, coef).store(out + at, lanes);
+        applied(at, coef, lanes).store(out + at, lanes);
       }
+    }
+
+   private:
+    V applied(int64_t at, const V* coef) const {
+      V value[kMaxInputs];
+      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + at);
+      return Op::apply(value, coef);
+    }
+    V applied(int64_t at, const V* coef, int lanes) const {
+      V value[kMaxInputs];
+      for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(in[k] + at, lanes);
+      return Op::apply(value, coef);
+    }
+  };
+
+  struct Piece;
+
+  // How channels are cut, so that the lines of x are read by one slab and one vector each. Where rows begin anywhere in
+  // a line, no cut does that.
+  struct Slabs {
+    int64_t first;  // channels of the first; the others have kSlab
+    int64_t head;   // of its first vector, where that is not a whole one
+
+    explicit Slabs(const Span& span) {
+      constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+      const bool alike = span.stride * static_cast<int64_t>(sizeof(T)) % 64 == 0;
+      const int64_t to_line = alike ? elements_to_line(static_cast<const T*>(span.inputs[0])) : 0;
+      first = to_line + (kSlab - to_line) / kLine * kLine;
+      head = to_line % kLanes;
+    }
+    int first_lanes(const Piece& piece) const {
+      return lanes_at(
+          0, piece.channel == 0 && head > 0 ? (head < piece.channels ? head : piece.channels) : piece.channels);
     }
   };
 
@@ -121,17 +179,18 @@ struct ChannelsLast {
     int64_t channel, channels;
     bool starts_chunk, ends_chunk;
 
-    static Piece at(const Span& span, int64_t begin, int64_t channel) {
+    static Piece at(const Span& span, const Slabs& slabs, int64_t begin, int64_t channel) {
       if (begin >= span.length) return {};
       const int64_t chunk_end = least(begin / kChunk * kChunk + kChunk, span.length);
       const int64_t end = least(begin + kPiece, chunk_end);
-      return {begin, end, channel, least(kSlab, span.channels - channel), begin % kChunk == 0, end == chunk_end};
+      const int64_t channels = least(channel == 0 ? slabs.first : kSlab, span.channels - channel);
+      return {begin, end, channel, channels, begin % kChunk == 0, end == chunk_end};
     }
-    static Piece first(const Span& span) { return at(span, 0, 0); }
-    Piece next(const Span& span) const {
-      if (!ends_chunk) return at(span, end, channel);
-      if (channel + channels < span.channels) return at(span, begin / kChunk * kChunk, channel + channels);
-      return at(span, end, 0);
+    static Piece first(const Span& span, const Slabs& slabs) { return at(span, slabs, 0, 0); }
+    Piece next(const Span& span, const Slabs& slabs) const {
+      if (!ends_chunk) return at(span, slabs, end, channel);
+      if (channel + channels < span.channels) return at(span, slabs, begin / kChunk * kChunk, channel + channels);
+      return at(span, slabs, end, 0);
     }
 
    private:
@@ -154,7 +213,8 @@ struct ChannelsLast {
       for (due_ += count; due_ >= passes_ && left_ > 0; due_ -= passes_, --left_) {
         for (int k = 0; k < Op::kInputs; ++k) {
           const char* const row = reinterpret_cast<const char*>(rows_.in[k] + at_);
-          for (int64_t byte = 0; byte < bytes_; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+          const char* line = row - reinterpret_cast<uintptr_t>(row) % 64;
+          for (; line < row + bytes_; line += 64) __builtin_prefetch(line, 0, 2);
         }
         at_ += rows_.stride;
       }
@@ -254,30 +314,50 @@ struct ChannelsLast {
   template <class Each>
   static void add_lanes(const Each& lanes, const Span& span, LaneSums* sums) {
     const Piece& piece = lanes.piece();
-    F64 joined[kLanes][Op::kSums];
+    F64 sum[Op::kSums];
     if (piece.starts_chunk && piece.end - piece.begin <= kBlock) {
-      for (int l = 0; l < kLanes; l += kTogether) lanes.template join_to<kTogether>(l, joined + l);
+      fold([&](int l, F64(*joined)[Op::kSums]) { lanes.template join_to<kTogether>(l, joined); }, sum);
     } else {
       for (int l = 0; l < kLanes; l += kTogether) lanes.template add_to<kTogether>(l, sums->lane + l);
       if (!piece.ends_chunk) return;
-      for (int l = 0; l < kLanes; ++l) {
-        Op::join(sums->lane[l]);
-        for (int k = 0; k < Op::kSums; ++k) joined[l][k] = sums->lane[l][k];
-      }
+      const auto join = [&](int first, F64(*joined)[Op::kSums]) {
+        for (int l = 0; l < kTogether; ++l) {
+          Op::join(sums->lane[first + l]);
+          for (int k = 0; k < Op::kSums; ++k) joined[l][k] = sums->lane[first + l][k];
+        }
+      };
+      fold(join, sum);
     }
-    // F64::sum() with a vector of channels in place of each lane.
-    for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int l = 0; l < half; ++l) {
-        for (int k = 0; k < Op::kSums; ++k) joined[l][k] = add(joined[l][k], joined[l + half][k]);
-      }
-    }
+    const int channels = lanes.channels();
     for (int k = 0; k < Op::kSums; ++k) {
       double* const total = span.sums[k] + lanes.channel();
-      const int channels = lanes.channels();
-      if (piece.begin >= kChunk) {
-        joined[0][k] = add(channels == kLanes ? F64::load(total) : F64::load(total, channels), joined[0][k]);
-      }
-      store(joined[0][k], total, channels);
+      if (piece.begin >= kChunk)
+        sum[k] = add(channels == kLanes ? F64::load(total) : F64::load(total, channels), sum[k]);
+      store(sum[k], total, channels);
+    }
+  }
+
+  // F64::sum() with a vector of channels in place of each lane, kTogether of which get(l, joined) makes at a time.
+  template <class Get>
+  static void fold(Get&& get, F64* sum) {
+    static_assert(4 * kTogether == kLanes);
+    F64 low[kTogether][Op::kSums];
+    F64 high[kTogether][Op::kSums];
+    F64 other[kTogether][Op::kSums];
+    get(0, low);
+    get(2 * kTogether, other);
+    add_to(low, other, kTogether);
+    get(kTogether, high);
+    get(3 * kTogether, other);
+    add_to(high, other, kTogether);
+    add_to(low, high, kTogether);
+    for (int half = kTogether / 2; half > 0; half /= 2) add_to(low, low + half, half);
+    for (int k = 0; k < Op::kSums; ++k) sum[k] = low[0][k];
+  }
+  template <int kSums>
+  static void add_to(F64 (*to)[kSums], const F64 (*what)[kSums], int count) {
+    for (int l = 0; l < count; ++l) {
+      for (int k = 0; k < kSums; ++k) to[l][k] = add(to[l][k], what[l][k]);
     }
   }
 

@@ -171,27 +171,14 @@ struct Contiguous {
     const int64_t length = span.length;
     const int64_t stride = span.stride;
     T* out = static_cast<T*>(span.output);
-    using Out = Lines<V, T>;
-    Out lines(out);
+    Lines<V, T> lines(out);
     for (int64_t c = 0; c < channels; ++c, out += stride) {
       const Strand& strand = strands.next();
-      lines.move_to(out);
-      int64_t i = 0;
-      while (i < length && lines.within_line()) i += add_part(strand, i, length, &lines);
-      for (; i + Out::kWhole <= length; i += Out::kWhole) {
-        T* const to = lines.whole();
-        for (int64_t part = 0; part < Out::kWhole; part += kLanes) applied(strand, i + part).stream(to + part);
-      }
-      while (i < length) i += add_part(strand, i, length, &lines);
+      lines.write(
+          out, length, [&](int64_t i) { return applied(strand, i); },
+          [&](int64_t i, int count) { return applied(strand, i, count); });
     }
     lines.finish();
-  }
-
-  // The next elements of a line, how many of them.
-  static int64_t add_part(const Strand& strand, int64_t i, int64_t length, Lines<V, T>* lines) {
-    const int count = least(least(length - i, lines->missing()), kLanes);
-    lines->add(applied(strand, i, count), count);
-    return count;
   }
 
   static int least(int64_t a, int64_t b) { return static_cast<int>(a < b ? a : b); }
