@@ -38,6 +38,16 @@ def long_way(monkeypatch):
     return switch
 
 
+@pytest.fixture
+def by_interface(monkeypatch):
+    """As with a PyTorch that has no allocator for its compiler: results come from empty_like and new_empty."""
+    with monkeypatch.context() as patched:
+        patched.delattr(torch._C._dynamo.guards, "_empty_strided_cpu")
+        assert _core.use_torch(torch)
+    yield
+    assert _core.use_torch(torch)
+
+
 # ---- the same results ----
 
 
@@ -60,6 +70,20 @@ def test_bits_and_strides_are_those_of_the_long_way(dtype, parameter, layout, ac
             pairs = [(a, b) for a, b in zip(results, expected, strict=True) if b is not None]
             assert all(a.stride() == b.stride() for a, b in pairs)
             assert not any(a.requires_grad for a, _ in pairs)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels-last"])
+@pytest.mark.parametrize(("dtype", "parameter"), narrow_pairs())
+def test_results_from_the_interface_are_the_same(dtype, parameter, layout, by_interface):
+    dy, x, mean, rstd, weight, bias = make(dtype=dtype, parameter=parameter, layout=layout)
+    by_interface = [*short_forward(x, 3, weight, bias, 1e-5, None)]
+    by_interface += short_backward(dy, x, mean, rstd, weight, bias, [True] * 3, None)
+    assert _core.use_torch(torch)
+    results = [*short_forward(x, 3, weight, bias, 1e-5, None)]
+    results += short_backward(dy, x, mean, rstd, weight, bias, [True] * 3, None)
+    for a, b in zip(results, by_interface, strict=True):
+        assert same(a, b)
+        assert a.stride() == b.stride()
 
 
 @pytest.mark.parametrize("shape", [(0, 6, 4), (2, 6, 0), (3, 6), (1, 6, 1, 1), (2, 6, 1), (2, 6, 2, 1, 3, 2)])
@@ -149,7 +173,7 @@ def test_a_gradient_to_be_recorded_is_left():
     assert short_backward(X, X, mean, mean, W, W, [True] * 3, may_record=True) is not None
 
 
-def test_hostile_torch_functions_do_no_harm():
+def test_hostile_torch_functions_do_no_harm(by_interface):
     """A mode that makes other tensors than asked for: the long way is taken, or its error seen."""
     from torch.overrides import TorchFunctionMode
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <utility>
 
 #include "accepted.h"
 #include "run.h"
@@ -35,8 +36,8 @@ struct Torch {
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
   PyObject* empty_like = nullptr;
-  PyObject* float32 = nullptr;
-  PyObject* float64 = nullptr;
+  PyObject* empty_strided = nullptr;  // on the CPU, without a way through the dispatcher; null where there is none
+  PyObject* dtypes[kDTypeCount] = {};
   PyObject* is_neg = nullptr;          // of Tensor
   PyObject* storage_offset = nullptr;  // of Tensor
   // Names.
@@ -173,22 +174,47 @@ Problem problem_of(Operator op, const Operand& x, Layout layout, int64_t groups)
 struct Output : Operand {
   nb::object owner = nb::none();
 
+  // With the strides of what it is like, which is dense.
   bool make_like(nb::handle tensor, const Operand& operand, Layout layout) {
-    if (!take(PyObject_CallOneArg(torch.empty_like, tensor.ptr()), operand.dtype) || !same_shape(operand) ||
-        !lies_in(layout)) {
-      return false;
-    }
+    PyObject* const made = torch.empty_strided
+                               ? strided(operand.rank(), operand.at.shape, operand.at.strides, operand.dtype)
+                               : PyObject_CallOneArg(torch.empty_like, tensor.ptr());
+    if (!take(made, operand.dtype) || !same_shape(operand) || !lies_in(layout)) return false;
     ask_for_huge_pages();
     return true;
   }
   bool make_table(nb::handle beside, int64_t n, int64_t groups, DType dtype) {
-    const nb::tuple shape = nb::make_tuple(n, groups);
-    PyObject* const arguments[] = {beside.ptr(), shape.ptr(), dtype == DType::kFloat64 ? torch.float64 : torch.float32};
-    return take(PyObject_VectorcallMethod(torch.new_empty, arguments, 2, torch.dtype), dtype) &&
+    return take(torch.empty_strided ? new_table(n, groups, dtype) : new_table(beside, n, groups, dtype), dtype) &&
            has_shape({n, groups}) && lies_in(Layout::kContiguous);
   }
 
  private:
+  static PyObject* new_table(nb::handle beside, int64_t n, int64_t groups, DType dtype) {
+    const nb::tuple shape = nb::make_tuple(n, groups);
+    PyObject* const arguments[] = {beside.ptr(), shape.ptr(), torch.dtypes[static_cast<int>(dtype)]};
+    return PyObject_VectorcallMethod(torch.new_empty, arguments, 2, torch.dtype);
+  }
+  static PyObject* new_table(int64_t n, int64_t groups, DType dtype) {
+    const int64_t shape[] = {n, groups};
+    const int64_t strides[] = {std::max<int64_t>(groups, 1), 1};
+    return strided(2, shape, strides, dtype);
+  }
+  static PyObject* strided(int rank, const int64_t* shape, const int64_t* strides, DType dtype) {
+    const nb::object sizes = tuple_of(rank, shape), steps = tuple_of(rank, strides);
+    PyObject* const arguments[] = {sizes.ptr(), steps.ptr(), torch.dtypes[static_cast<int>(dtype)]};
+    return PyObject_Vectorcall(torch.empty_strided, arguments, 3, nullptr);
+  }
+  static nb::object tuple_of(int count, const int64_t* values) {
+    const nb::object tuple = nb::steal(PyTuple_New(count));
+    if (!tuple.is_valid()) throw nb::python_error();
+    for (int i = 0; i < count; ++i) {
+      PyObject* const value = PyLong_FromLongLong(values[i]);
+      if (!value) throw nb::python_error();
+      PyTuple_SET_ITEM(tuple.ptr(), i, value);
+    }
+    return tuple;
+  }
+
   // Before the first touch, as NumPy does for its arrays: a fault for each page of 4 KiB costs several times what
   // computing it does. Advice, no more: what the system makes of it does not matter.
   void ask_for_huge_pages() const {
@@ -210,6 +236,16 @@ struct Output : Operand {
   }
 };
 
+// What PyTorch's compiler calls for the memory of a result; not part of its interface, and so perhaps not there.
+PyObject* allocator(nb::handle module) {
+  nb::object found = nb::borrow(module);
+  for (const char* name : {"_C", "_dynamo", "guards", "_empty_strided_cpu"}) {
+    if (!nb::hasattr(found, name)) return nullptr;
+    found = found.attr(name);
+  }
+  return found.release().ptr();
+}
+
 }  // namespace
 
 bool use(nb::handle module) {
@@ -223,8 +259,13 @@ bool use(nb::handle module) {
   torch.tensor = reinterpret_cast<PyTypeObject*>(keep("Tensor"));
   torch.parameter = reinterpret_cast<PyTypeObject*>(nb::object(module.attr("nn").attr("Parameter")).release().ptr());
   torch.empty_like = keep("empty_like");
-  torch.float32 = keep("float32");
-  torch.float64 = keep("float64");
+  for (const auto& [dtype, name] : {std::pair{DType::kFloat32, "float32"},
+                                    {DType::kFloat16, "float16"},
+                                    {DType::kBFloat16, "bfloat16"},
+                                    {DType::kFloat64, "float64"}}) {
+    torch.dtypes[static_cast<int>(dtype)] = keep(name);
+  }
+  torch.empty_strided = allocator(module);
   torch.is_neg = nb::object(tensor.attr("is_neg")).release().ptr();
   torch.storage_offset = nb::object(tensor.attr("storage_offset")).release().ptr();
   torch.requires_grad = PyUnicode_InternFromString("requires_grad");

@@ -4,7 +4,8 @@
 // must be accepted there, with the same results; the reverse need not hold.
 //
 // A tensor is read through the functions in C that it offers for that (DLPack's exchange API), which need nothing of
-// PyTorch when this is compiled.
+// PyTorch when this is compiled. Memory for results comes from the function that its compiler has for that, or from
+// empty_like and new_empty.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -37,13 +37,6 @@ def _unwatched() -> bool:
     return forward_ad._current_level < 0 and not _modes() and not _is_tracing() and _transform() is None
 
 
-def _backward(*arguments: Any) -> Grads | None:
-    """ops.group_norm_backward, or None where that is not all there is to do."""
-    if not _unwatched():
-        return None
-    return _core.plain_tensors_group_norm_backward(_records(), True, torch.get_num_threads(), *arguments)
-
-
 class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -65,7 +58,9 @@ class _GroupNorm(torch.autograd.Function):
         needed = ctx.needs_input_grad
         arguments = (grad_output, *ctx.saved_tensors, (needed[0], needed[2], needed[3]), ctx.activation)
         # A graph of the gradient is the operator's affair, and so is whatever a hook made of what was saved.
-        grads = _backward(*arguments)
+        grads: Grads | None = None
+        if _unwatched():
+            grads = _core.plain_tensors_group_norm_backward(_records(), True, torch.get_num_threads(), *arguments)
         if grads is None:
             grads = torch.ops.groupnorm.group_norm_backward(*arguments)
         return grads[0], None, grads[1], grads[2], None, None
@@ -78,11 +73,12 @@ def group_norm(
     if not _unwatched():
         return None
     records = _records()
-    results = _core.plain_tensors_group_norm(
-        records, True, torch.get_num_threads(), input, num_groups, weight, bias, eps, activation
-    )
-    if results is not None:
-        return results[0]  # type: ignore[no-any-return]
+    if not records or weight is None or not weight.requires_grad:  # else it is known that this gives nothing
+        results = _core.plain_tensors_group_norm(
+            records, True, torch.get_num_threads(), input, num_groups, weight, bias, eps, activation
+        )
+        if results is not None:
+            return results[0]  # type: ignore[no-any-return]
     if records and _core.plain_tensors((input, weight, bias)):
         output: Tensor = _GroupNorm.apply(input, num_groups, weight, bias, eps, activation)  # type: ignore[no-untyped-call]
         return output
