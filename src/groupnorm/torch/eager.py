@@ -73,7 +73,7 @@ def group_norm(
     if not _unwatched():
         return None
     records = _records()
-    if not records or weight is None or not weight.requires_grad:  # else it is known that this gives nothing
+    if not (records and type(weight) is torch.nn.Parameter and weight.requires_grad):  # else this gives nothing
         results = _core.plain_tensors_group_norm(
             records, True, torch.get_num_threads(), input, num_groups, weight, bias, eps, activation
         )
