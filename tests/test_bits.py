@@ -53,6 +53,26 @@ def test_backward(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("length", [1, 7, 15, 16, 17, 31, 33, 49, 65, 127, 129, 255, 257])
+def test_rows_of_any_length_anywhere(length, dtype):
+    """Short channels are written as one row, in whole vectors: the bits of the other layout, and no other bytes."""
+    x, dy, gamma, mean, rstd = cases.make(Case("rows", (2, 6, length), 2), dtype)
+    expected = bits(groupnorm.group_norm_backward(channels_last(dy), channels_last(x), mean, rstd, gamma).dx)
+    for level, offset in itertools.product(ISA_LEVELS, (0, 1, 3, 7)):
+        assert _core.select_isa(level)
+        memory = np.full(x.size + 32, 5, x.dtype)
+        dx = memory[offset : offset + x.size].reshape(x.shape)
+        for source in (x, dx):  # beside x, and in its place
+            dx[...] = x
+            groupnorm.group_norm_backward(
+                dy, source, mean, rstd, gamma, output_mask=(True, False, False), out=(dx, None, None)
+            )
+            assert bits(dx) == expected, (level, offset, source is dx)
+        dx[...] = 5
+        assert (memory == 5).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("move", [np.asarray, channels_last], ids=["contiguous", "channels_last"])
 @pytest.mark.parametrize("sample", [(64, 7, 7), (16, 14, 14), (4, 53, 53), (3, 700, 1501)], ids=str)
 def test_results_that_exceed_the_caches(dtype, move, sample):

@@ -5,6 +5,7 @@ template <template <class> class F, class V, class T>
 struct Contiguous {
   using Scalar = typename V::Scalar;
   static constexpr int64_t kWorthAligning = 8 * kLanes;  // stores that cross a line cost more than a head
+  static constexpr int64_t kWorthOwnRun = 16 * kLanes;   // channels by themselves, each with a vector that is not whole
 
   static void reduce(const Span& span) {
     using Op = F<V>;
@@ -31,9 +32,14 @@ struct Contiguous {
   }
 
   static void apply(const Span& span) {
-    if (!span.stream) return apply_through(span);
-    apply_past(span);
-    V::fence();
+    if (span.stream) {
+      Lines<V, T> lines(static_cast<T*>(span.output));
+      write_runs(span, [&](T* to, int64_t length, auto&& whole, auto&& part) { lines.write(to, length, whole, part); });
+      lines.finish();
+      V::fence();
+    } else {
+      write_runs(span, [](T* to, int64_t length, auto&& whole, auto&& part) { write(to, length, whole, part); });
+    }
   }
 
  private:
@@ -138,48 +144,100 @@ struct Contiguous {
     return F<V>::apply(value, strand.coef);
   }
 
-  // Results through the caches.
-  static void apply_through(const Span& span) {
-    Strands strands(span);
+  // Some channels that follow each other, of one group and at least a vector each, as one row. A vector that lies
+  // across two of them has the coefficients of either in its lanes.
+  class Joined {
+   public:
+    explicit Joined(const Span& span) : channel_length_(span.length) {
+      for (int k = 0; k < Op::kInputs; ++k) strand_.in[k] = static_cast<const T*>(span.inputs[k]);
+      for (int k = 0; k < Op::kGroupCoefs; ++k) group_[k] = static_cast<const Scalar*>(span.group_coefs[k]);
+      for (int k = 0; k < Op::kChannelCoefs; ++k) channel_[k] = static_cast<const Scalar*>(span.channel_coefs[k]);
+    }
+    void start_group() {
+      for (int k = 0; k < Op::kGroupCoefs; ++k) strand_.coef[k] = V::set1(*group_[k]++);
+      end_ = 0;
+    }
+    void end_group(int64_t length) { strand_.advance(length); }
+
+    // In the order of i.
+    V whole(int64_t i) {
+      if (i >= end_) next_channel();
+      return i + kLanes <= end_ ? applied(strand_, i) : applied(across(i), i);
+    }
+    V part(int64_t i, int count) {
+      if (i >= end_) next_channel();
+      return i + count <= end_ ? applied(strand_, i, count) : applied(across(i), i, count);
+    }
+
+   private:
+    using Op = F<V>;
+
+    void next_channel() {
+      for (int k = 0; k < Op::kChannelCoefs; ++k) strand_.coef[Op::kGroupCoefs + k] = V::set1(*channel_[k]++);
+      end_ += channel_length_;
+    }
+    Strand across(int64_t i) {
+      Strand both = strand_;
+      const int first = static_cast<int>(end_ - i);
+      next_channel();
+      for (int k = Op::kGroupCoefs; k < Op::kGroupCoefs + Op::kChannelCoefs; ++k) {
+        both.coef[k] = V::select_first(first, both.coef[k], strand_.coef[k]);
+      }
+      return both;
+    }
+
+    Strand strand_;
+    const Scalar* group_[kMaxGroupCoefs];
+    const Scalar* channel_[kMaxChannelCoefs];
+    int64_t channel_length_;
+    int64_t end_ = 0;  // of the channel
+  };
+
+  // Calls write(to, length, whole, part) for runs of results: a channel each, or all of a group where they are short.
+  template <class Write>
+  static void write_runs(const Span& span, Write&& write) {
+    T* out = static_cast<T*>(span.output);
     const int64_t channels = span.channels;
     const int64_t length = span.length;
     const int64_t stride = span.stride;
-    T* out = static_cast<T*>(span.output);
-    for (int64_t c = 0; c < channels; ++c, out += stride) {
-      const Strand& strand = strands.next();
-      int64_t i = 0;
-      if (length >= kWorthAligning) {  // vectors of the output on whole cache lines
-        const int64_t head = elements_to_line(out);
-        for (; i < head; i += kLanes) {
-          const int count = least(head - i, kLanes);
-          applied(strand, i, count).store(out + i, count);
-        }
-        i = head;
+    if (stride != length || length < kLanes || length >= kWorthOwnRun || span.channels_per_group == 1) {
+      Strands strands(span);
+      for (int64_t c = 0; c < channels; ++c, out += stride) {
+        const Strand& strand = strands.next();
+        write(
+            out, length, [&](int64_t i) { return applied(strand, i); },
+            [&](int64_t i, int count) { return applied(strand, i, count); });
       }
-      for (; i + kLanes <= length; i += kLanes) applied(strand, i).store(out + i);
-      if (i < length) {
-        const int rest = static_cast<int>(length - i);
-        applied(strand, i, rest).store(out + i, rest);
-      }
+      return;
+    }
+    Joined joined(span);
+    for (int64_t c = 0; c < channels; c += span.channels_per_group) {
+      const int64_t run = length * (channels - c < span.channels_per_group ? channels - c : span.channels_per_group);
+      joined.start_group();
+      write(
+          out, run, [&](int64_t i) { return joined.whole(i); },
+          [&](int64_t i, int count) { return joined.part(i, count); });
+      joined.end_group(run);
+      out += run;
     }
   }
 
-  // Results past the caches.
-  static void apply_past(const Span& span) {
-    Strands strands(span);
-    const int64_t channels = span.channels;
-    const int64_t length = span.length;
-    const int64_t stride = span.stride;
-    T* out = static_cast<T*>(span.output);
-    Lines<V, T> lines(out);
-    for (int64_t c = 0; c < channels; ++c, out += stride) {
-      const Strand& strand = strands.next();
-      lines.write(
-          out, length, [&](int64_t i) { return applied(strand, i); },
-          [&](int64_t i, int count) { return applied(strand, i, count); });
+  // Through the caches.
+  template <class Whole, class Part>
+  static void write(T* to, int64_t length, Whole&& whole, Part&& part) {
+    int64_t i = 0;
+    if (length >= kWorthAligning) {  // vectors on whole cache lines
+      const int64_t head = elements_to_line(to);
+      while (i < head) {
+        const int count = static_cast<int>(head - i < kLanes ? head - i : kLanes);
+        part(i, count).store(to + i, count);
+        i += count;
+      }
     }
-    lines.finish();
+    for (; i + kLanes <= length; i += kLanes) whole(i).store(to + i);
+    if (i < length) {
+      const int rest = static_cast<int>(length - i);
+      part(i, rest).store(to + i, rest);
+    }
   }
-
-  static int least(int64_t a, int64_t b) { return static_cast<int>(a < b ? a : b); }
 };
