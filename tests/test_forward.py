@@ -79,6 +79,26 @@ def test_a_sample_that_misleads(isa, layout, elsewhere, deviation, sampled):
     assert np.abs(result.y - truth.y).max() <= 3e-7 * np.abs(truth.y).max()
 
 
+@pytest.mark.parametrize(("dtype", "large"), [(np.float32, 3e38), (np.float32, 1e20), (np.float64, 1e200)])
+@pytest.mark.parametrize("misled", [False, True])
+def test_squares_that_overflow_give_beta(isa, dtype, large, misled):
+    """The mean is right and rstd is 0, also where the distance from the sampled mean overflows itself."""
+    x = np.zeros((2, 6, 20, 21), dtype)
+    x[1] = cases.uniform(x.shape[1:], 1)
+    grouped, sample = spread(x, 3)
+    grouped[0, 1, [sample[0], sample[3], 7, 700]] = large, -large, large / 2, -large / 4
+    if misled:
+        grouped[0, 1, sample[1:8:2]] = large / 16
+    beta = np.arange(6).astype(dtype)
+    result = groupnorm.group_norm(x, 3, None, beta)
+    assert result.rstd[0, 1] == 0
+    assert (result.y[0, 2:4] == beta[2:4, None, None]).all()
+    mean = grouped[0, 1].mean(dtype=np.longdouble)
+    # Four large terms, each on a lane of eight roundings.
+    np.testing.assert_allclose(result.mean[0, 1], mean, rtol=0, atol=4 * 8 * 2**-24 * large / 840)
+    assert np.isfinite(result.y).all()
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_a_sample_that_is_not_finite(isa, special):
     x = cases.make(Case("case", (2, 8, 6, 6), 4), np.float32).x.copy()

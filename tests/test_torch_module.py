@@ -186,3 +186,40 @@ def test_import_without_torch_names_the_extra():
         "ImportError: groupnorm.torch: PyTorch is not installed; accepted with the extra groupnorm[torch]"
         in result.stderr
     )
+
+
+# ---- arguments of other types ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, 4), "input: None; accepted: a torch.Tensor"),
+        (([1.0], 4), "input: list; accepted: a torch.Tensor"),
+        ((torch.zeros(2, 4, 3).numpy(), 4), "input: ndarray; accepted: a torch.Tensor"),
+        ((torch.zeros(2, 4, 3), "a"), "num_groups: 'a'; accepted: an int"),
+        ((torch.zeros(2, 4, 3), 2.0), "num_groups: 2.0; accepted: an int"),
+        ((torch.zeros(2, 4, 3), 2, 1.0), "weight: float; accepted: a torch.Tensor or None"),
+        ((torch.zeros(2, 4, 3), 2, None, "b"), "bias: str; accepted: a torch.Tensor or None"),
+        ((torch.zeros(2, 4, 3), 2, None, None, None), "eps: None; accepted: a float"),
+        ((torch.zeros(2, 4, 3), 2, None, None, "a"), "eps: 'a'; accepted: a float"),
+    ],
+)
+def test_errors_name_arguments_of_other_types(arguments, message):
+    with pytest.raises(TypeError) as caught:
+        gt.group_norm(*arguments)
+    assert str(caught.value) == message
+
+
+def test_modes_see_the_function():
+    from torch.overrides import TorchFunctionMode
+
+    class Seen(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    seen = []
+    with Seen():
+        gt.group_norm(torch.zeros(2, 4, 3), 2, torch.ones(4))
+    assert any("groupnorm" in name for name in seen)

@@ -202,7 +202,9 @@ class Pipeline {
         const bool is_near = 2 * mean_d * mean_d <= mean_dd && std::isfinite(mean_dd);
         if (is_near || !std::isfinite(pivot(scratch, g)) || pass == kPasses) continue;
         near = false;
-        fill(scratch.pivot, g, pivot_of<Acc>(pivot(scratch, g) + mean_d, std::sqrt(mean_dd)));
+        const bool overflowed = !std::isfinite(mean_d) && pivot(scratch, g) != 0;  // from 0 it may not
+        const double mean = overflowed ? 0 : pivot(scratch, g) + mean_d;
+        fill(scratch.pivot, g, pivot_of<Acc>(mean, std::sqrt(mean_dd)));
       }
     }
     if (!outputs_.sums) return;
@@ -242,7 +244,9 @@ class Pipeline {
   Moments moments_of(const Place& at, const Scratch& scratch, int64_t g) const {
     if (inputs_.sums) return {group_sum(inputs_.sums, 0, at, g), 0, group_sum(inputs_.sums, 1, at, g)};
     const double mean_d = scratch.mean_d[g];
-    const double variance = scratch.mean_dd[g] - mean_d * mean_d;
+    const double mean_dd = scratch.mean_dd[g];
+    const bool overflowed = std::isinf(mean_dd) && std::isfinite(mean_d);
+    const double variance = overflowed ? mean_dd : mean_dd - mean_d * mean_d;
     return {pivot(scratch, g), std::isfinite(pivot(scratch, g)) ? mean_d : 0, variance < 0 ? 0 : variance};
   }
 

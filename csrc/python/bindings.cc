@@ -189,7 +189,7 @@ NB_MODULE(_core, m) {
         nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
         nb::arg(), nb::arg("activation") = nb::none());
   m.def("plain_tensors_group_norm", &gn::tensor::group_norm, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-        nb::arg().none(), nb::arg("weight") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("eps") = 1e-5,
+        nb::arg().none(), nb::arg("weight") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("eps").none() = 1e-5,
         nb::arg("activation") = nb::none());
   m.def("register_bfloat16", &gn::plain::register_bfloat16);
   m.def("group_normalization_grad", &group_normalization_grad);

@@ -16,7 +16,7 @@
 #include "../formula/group_norm_backward-inl.h"
 #include "../formula/group_normalization_grad-inl.h"
 #include "../formula/swish-inl.h"
-#include "../layout/lines-inl.h"
+#include "../layout/cache_lines-inl.h"
 #include "../layout/channels_last-inl.h"
 #include "../layout/contiguous-inl.h"
 

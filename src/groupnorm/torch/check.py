@@ -65,6 +65,23 @@ def _beside_input(input: Tensor, **tensors: Tensor | None) -> None:
             raise ValueError(f"{name}: on {tensor.device}; accepted: {input.device}, the device of the first tensor")
 
 
+def types(input: Any, num_groups: Any, weight: Any, bias: Any, eps: Any) -> None:
+    """What PyTorch refuses an operator with all of the argument in its message. What overrides functions may pass."""
+
+    def is_one(value: Any, kinds: tuple[type, ...]) -> bool:
+        return isinstance(value, kinds) or hasattr(type(value), "__torch_function__")
+
+    for name, value in (("input", input), ("weight", weight), ("bias", bias)):
+        optional = name != "input"
+        if not (is_one(value, (Tensor,)) or (optional and value is None)):
+            found = "None" if value is None else type(value).__name__
+            raise TypeError(f"{name}: {found}; accepted: a torch.Tensor{' or None' if optional else ''}")
+    if not is_one(num_groups, (int, torch.SymInt)):
+        raise TypeError(f"num_groups: {num_groups!r}; accepted: an int")
+    if not is_one(eps, (float, int, torch.SymFloat)):
+        raise TypeError(f"eps: {eps!r}; accepted: a float")
+
+
 def strided(input: Tensor) -> None:
     """What PyTorch refuses an operator without naming the argument."""
     if input.layout != torch.strided:

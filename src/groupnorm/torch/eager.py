@@ -19,6 +19,7 @@ from .check import Tensor
 from .ops import Grads
 
 _modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
 _is_tracing = torch._C._is_tracing
 _transform = torch._C._functorch.maybe_current_level
 
@@ -34,7 +35,13 @@ def _records() -> bool:
 
 def _unwatched() -> bool:
     """Whether no mode, trace or transform has to see what is called."""
-    return forward_ad._current_level < 0 and not _modes() and not _is_tracing() and _transform() is None
+    return (
+        forward_ad._current_level < 0
+        and not _modes()
+        and not _function_modes()
+        and not _is_tracing()
+        and _transform() is None
+    )
 
 
 class _GroupNorm(torch.autograd.Function):

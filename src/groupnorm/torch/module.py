@@ -38,7 +38,7 @@ def group_norm(
         [N, C, *], the dtype and layout of input. One element a group gives bias, where PyTorch's function raises.
 
     Raises:
-        TypeError: a dtype that is not accepted.
+        TypeError: a type or dtype that is not accepted.
         ValueError: a shape, num_groups, eps or activation that is not accepted.
         NotImplementedError: a tensor on a device of another kind, or on a GPU or NPU without Triton.
     """
@@ -47,6 +47,7 @@ def group_norm(
         direct = eager.group_norm(*arguments)
         if direct is not None:
             return direct
+        check.types(input, num_groups, weight, bias, eps)
         if transforms.active(input, weight, bias):
             return transforms.group_norm(*arguments)
         if isinstance(input, Tensor):  # not what stands for one while a graph is made
@@ -129,7 +130,7 @@ class Replaced(NamedTuple):
 
 
 def replace_group_norm(model: torch.nn.Module) -> Replaced:
-    """Makes every `torch.nn.GroupNorm` of a model a `GroupNorm`, in place.
+    """Makes every `torch.nn.GroupNorm` of a model a `GroupNorm`, in place; no activation is fused.
 
     The modules stay the objects they are, and so keep parameters, buffers, hooks, names, mode and whoever refers to
     them. Modules of a class derived from nn.GroupNorm are left as they are, and named.
