@@ -265,7 +265,7 @@ def test_below_autograd_nothing_is_recorded():
 
 def test_a_number_of_groups_that_is_none():
     for groups in (2.0, "2", None):
-        with pytest.raises(TypeError, match=r"num_groups = .*; accepted: an int"):
+        with pytest.raises(TypeError, match=r"num_groups: .*; accepted: an int"):
             gt.group_norm(X, groups)
 
 

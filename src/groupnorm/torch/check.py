@@ -50,8 +50,6 @@ def _beside(input: Tensor) -> tuple[torch.dtype, ...]:
 
 
 def _groups(name: str, num_groups: int, channels: int) -> None:
-    if not isinstance(num_groups, (int, torch.SymInt)):
-        raise TypeError(f"{name}: num_groups = {num_groups!r}; accepted: an int")
     if num_groups < 1 or channels % num_groups != 0:
         raise ValueError(
             f"{name}: num_groups = {num_groups} with C = {channels} channels; accepted: a positive number of groups "
@@ -111,6 +109,7 @@ def forward(
     input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str | None
 ) -> None:
     """The arguments of group_norm."""
+    types(input, num_groups, weight, bias, eps)
     _input(input)
     _beside_input(input, weight=weight, bias=bias)
     _groups("num_groups", num_groups, input.shape[1])
