@@ -32,15 +32,15 @@ struct Scratch {
 
   // In bytes(width) bytes at `at`; width: the channels of a span, padded for whole vectors.
   Scratch(char* at, int64_t width) {
-    const auto take = [&](auto*& array) {
+    for_each([&](auto*& array) {
       array = reinterpret_cast<decltype(+array)>(at);
       at += width * static_cast<int64_t>(sizeof(*array));
-    };
-    for (double*& channel_sums : sums) take(channel_sums);
-    for (double** array : {&shifts, &ratios, &mean_d, &mean_dd}) take(*array);
-    for (Acc** array : {&pivot, &minus_pivot, &scale, &rstd, &mean_high, &mean_low, &slope, &swish_a, &swish_b}) {
-      take(*array);
-    }
+    });
+  }
+  static int64_t bytes(int64_t width) {
+    int64_t total = 0;
+    Scratch().for_each([&](auto*& array) { total += width * static_cast<int64_t>(sizeof(*array)); });
+    return total;
   }
 
   // A span for the sums of the gradients: centred by a multiply-add with the power of two, and what swish needs beside
@@ -65,11 +65,19 @@ struct Scratch {
     return span;
   }
 
-  static constexpr int64_t bytes(int64_t width) {
-    return width * static_cast<int64_t>(9 * sizeof(Acc) + (kMaxSums + 4) * sizeof(double));
+ private:
+  Scratch() = default;
+
+  // All arrays, the wider elements first.
+  template <class Fn>
+  void for_each(Fn&& fn) {
+    for (double*& channel_sums : sums) fn(channel_sums);
+    for (double** array : {&shifts, &ratios, &mean_d, &mean_dd}) fn(*array);
+    for (Acc** array : {&pivot, &minus_pivot, &scale, &rstd, &mean_high, &mean_low, &slope, &swish_a, &swish_b}) {
+      fn(*array);
+    }
   }
 
- private:
   template <size_t kSize>
   static void set(const void* (&coefs)[kSize], std::initializer_list<const Acc*> to) {
     std::copy(to.begin(), to.end(), coefs);

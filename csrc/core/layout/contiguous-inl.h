@@ -53,35 +53,55 @@ struct Contiguous {
     }
   };
 
-  // The channels of a span, one after the other. Its pointers on their own: a store to the output could change a Span,
-  // for all the compiler knows.
-  class Strands {
+  // Goes over groups and channels and broadcasts their coefficients. The pointers of a span on their own: a store to
+  // the output could change a Span, for all the compiler knows.
+  class Cursor {
    public:
-    explicit Strands(const Span& span) : stride_(span.stride), channels_per_group_(span.channels_per_group) {
-      for (int k = 0; k < Op::kInputs; ++k) in_[k] = static_cast<const T*>(span.inputs[k]);
+    explicit Cursor(const Span& span) {
+      for (int k = 0; k < Op::kInputs; ++k) strand_.in[k] = static_cast<const T*>(span.inputs[k]);
       for (int k = 0; k < Op::kGroupCoefs; ++k) group_[k] = static_cast<const Scalar*>(span.group_coefs[k]);
       for (int k = 0; k < Op::kChannelCoefs; ++k) channel_[k] = static_cast<const Scalar*>(span.channel_coefs[k]);
     }
+
+   protected:
+    using Op = F<V>;
+    void take_group() {
+      for (int k = 0; k < Op::kGroupCoefs; ++k) strand_.coef[k] = V::set1(*group_[k]++);
+    }
+    void take_channel() {
+      for (int k = 0; k < Op::kChannelCoefs; ++k) strand_.coef[Op::kGroupCoefs + k] = V::set1(*channel_[k]++);
+    }
+
+    Strand strand_;
+
+   private:
+    const Scalar* group_[kMaxGroupCoefs];
+    const Scalar* channel_[kMaxChannelCoefs];
+  };
+
+  // The channels of a span, one after the other.
+  class Strands : Cursor {
+   public:
+    explicit Strands(const Span& span)
+        : Cursor(span), stride_(span.stride), channels_per_group_(span.channels_per_group) {
+      for (int k = 0; k < F<V>::kInputs; ++k) next_[k] = this->strand_.in[k];
+    }
     const Strand& next() {
-      for (int k = 0; k < Op::kInputs; ++k) {
-        strand_.in[k] = in_[k];
-        in_[k] += stride_;
+      for (int k = 0; k < F<V>::kInputs; ++k) {
+        this->strand_.in[k] = next_[k];
+        next_[k] += stride_;
       }
       if (left_ == 0) {
         left_ = channels_per_group_;
-        for (int k = 0; k < Op::kGroupCoefs; ++k) strand_.coef[k] = V::set1(*group_[k]++);
+        this->take_group();
       }
       --left_;
-      for (int k = 0; k < Op::kChannelCoefs; ++k) strand_.coef[Op::kGroupCoefs + k] = V::set1(*channel_[k]++);
-      return strand_;
+      this->take_channel();
+      return this->strand_;
     }
 
    private:
-    using Op = F<V>;
-    Strand strand_;
-    const T* in_[kMaxInputs];
-    const Scalar* group_[kMaxGroupCoefs];
-    const Scalar* channel_[kMaxChannelCoefs];
+    const T* next_[kMaxInputs];
     int64_t stride_;
     int64_t channels_per_group_;
     int64_t left_ = 0;  // of the group
@@ -146,49 +166,42 @@ struct Contiguous {
 
   // Some channels that follow each other, of one group and at least a vector each, as one row. A vector that lies
   // across two of them has the coefficients of either in its lanes.
-  class Joined {
+  class Joined : Cursor {
    public:
-    explicit Joined(const Span& span) : channel_length_(span.length) {
-      for (int k = 0; k < Op::kInputs; ++k) strand_.in[k] = static_cast<const T*>(span.inputs[k]);
-      for (int k = 0; k < Op::kGroupCoefs; ++k) group_[k] = static_cast<const Scalar*>(span.group_coefs[k]);
-      for (int k = 0; k < Op::kChannelCoefs; ++k) channel_[k] = static_cast<const Scalar*>(span.channel_coefs[k]);
-    }
+    explicit Joined(const Span& span) : Cursor(span), channel_length_(span.length) {}
+
     void start_group() {
-      for (int k = 0; k < Op::kGroupCoefs; ++k) strand_.coef[k] = V::set1(*group_[k]++);
+      this->take_group();
       end_ = 0;
     }
-    void end_group(int64_t length) { strand_.advance(length); }
+    void end_group(int64_t length) { this->strand_.advance(length); }
 
     // In the order of i.
     V whole(int64_t i) {
       if (i >= end_) next_channel();
-      return i + kLanes <= end_ ? applied(strand_, i) : applied(across(i), i);
+      return i + kLanes <= end_ ? applied(this->strand_, i) : applied(across(i), i);
     }
     V part(int64_t i, int count) {
       if (i >= end_) next_channel();
-      return i + count <= end_ ? applied(strand_, i, count) : applied(across(i), i, count);
+      return i + count <= end_ ? applied(this->strand_, i, count) : applied(across(i), i, count);
     }
 
    private:
-    using Op = F<V>;
-
     void next_channel() {
-      for (int k = 0; k < Op::kChannelCoefs; ++k) strand_.coef[Op::kGroupCoefs + k] = V::set1(*channel_[k]++);
+      this->take_channel();
       end_ += channel_length_;
     }
     Strand across(int64_t i) {
-      Strand both = strand_;
+      using Op = F<V>;
+      Strand both = this->strand_;
       const int first = static_cast<int>(end_ - i);
       next_channel();
       for (int k = Op::kGroupCoefs; k < Op::kGroupCoefs + Op::kChannelCoefs; ++k) {
-        both.coef[k] = V::select_first(first, both.coef[k], strand_.coef[k]);
+        both.coef[k] = V::select_first(first, both.coef[k], this->strand_.coef[k]);
       }
       return both;
     }
 
-    Strand strand_;
-    const Scalar* group_[kMaxGroupCoefs];
-    const Scalar* channel_[kMaxChannelCoefs];
     int64_t channel_length_;
     int64_t end_ = 0;  // of the channel
   };

@@ -109,7 +109,7 @@ def forward(
     input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str | None
 ) -> None:
     """The arguments of group_norm."""
-    types(input, num_groups, weight, bias, eps)
+    types(input, num_groups, weight, bias, eps)  # the short way comes here without PyTorch's own check
     _input(input)
     _beside_input(input, weight=weight, bias=bias)
     _groups("num_groups", num_groups, input.shape[1])
