@@ -72,12 +72,28 @@ inline constexpr int kFormulaCount = 10;
 
 using Kernel = void (*)(const Span& span);
 
+// What the fold takes from the sums of the channels of a span to those of its groups and of the batch. Each sum comes
+// twice: of dy, and of dy * t, which the fold makes that of dy * xhat = ratio * (dy * t) - shift * dy.
+template <class Acc>
+struct FoldOf {
+  int64_t groups, channels_per_group;
+  double* sums[2];       // [groups][channels_per_group]
+  const double* ratios;  // [groups]; null where the sums are of dy * xhat already
+  const double* shifts;
+  double* totals[2];  // of the batch so far, [groups][channels_per_group]; null where nobody asks
+  bool starts;        // there is no batch so far
+  const Acc* gamma;   // [groups][channels_per_group]
+  double* folded[2];  // [groups]: of gamma * dy and gamma * dy * xhat; null where nobody asks
+};
+
 struct KernelTable {
   const char* name;
   Kernel kernels[kFormulaCount][kDTypeCount][kLayoutCount];
   // Sum of values[i] * weights[i] in the order of a group; weights null counts as ones.
   double (*fold32)(const double* values, const float* weights, int64_t count);
   double (*fold64)(const double* values, const double* weights, int64_t count);
+  void (*fold_groups32)(const FoldOf<float>& fold);
+  void (*fold_groups64)(const FoldOf<double>& fold);
 
   Kernel kernel(Formula formula, DType dtype, Layout layout) const {
     return kernels[static_cast<int>(formula)][static_cast<int>(dtype)][static_cast<int>(layout)];
@@ -88,6 +104,8 @@ struct KernelTable {
   double fold(const double* values, const double* weights, int64_t count) const {
     return fold64(values, weights, count);
   }
+  void fold_groups(const FoldOf<float>& fold) const { fold_groups32(fold); }
+  void fold_groups(const FoldOf<double>& fold) const { fold_groups64(fold); }
 };
 
 }  // namespace groupnorm

@@ -99,8 +99,10 @@ class Pipeline {
     fill_stats(at, scratch);
     spread_.reduce(Formula::kPrintedReduce, 2, scratch.for_sums(span));
     for (int64_t c = 0; c < at.groups; ++c) {
-      unscale_sums(scratch, scratch.ratios[c], scratch.shifts[c], c, 1);
-      fill_mean_and_slope(scratch, c, scratch.sums[0][c] / m, scratch.sums[1][c] / m);
+      const double s1 = scratch.sums[0][c];
+      double s2 = scratch.sums[1][c] * scratch.ratios[c];  // of dy * gamma * t, becomes that of dy * gamma * xhat
+      if (scratch.shifts[c] != 0) s2 -= scratch.shifts[c] * s1;
+      fill_mean_and_slope(scratch, c, s1 / m, s2 / m);
     }
     spread_.apply(Formula::kPrintedApply, scratch.for_gradient(span, nullptr));
   }
@@ -120,23 +122,25 @@ class Pipeline {
     } else {
       reduce_backward(span, at, scratch);
     }
+    FoldOf<Acc> fold{};
+    fold.groups = at.groups;
+    fold.channels_per_group = d;
+    fold.ratios = inputs_.sums ? nullptr : scratch.ratios;
+    fold.shifts = scratch.shifts;
+    fold.starts = first_of_slot;
+    fold.gamma = gamma_ + at.first_channel;
+    for (int k = 0; k < 2; ++k) {
+      fold.sums[k] = scratch.sums[k];
+      fold.totals[k] = plan_.keep_sums ? slot_sums(slot, k) + at.first_channel : nullptr;
+      fold.folded[k] = outputs_.dx ? scratch.folded[k] : nullptr;
+    }
+    table_.fold_groups(fold);
     if (outputs_.sums) {
       copy_sums(outputs_.sums, at, [&](int k, double* to) { std::copy_n(scratch.sums[k], at.groups * d, to); });
     }
-    if (plan_.keep_sums) {
-      for (int k = 0; k < 2; ++k) {
-        double* owner = slot_sums(slot, k) + at.first_channel;
-        const double* sums = scratch.sums[k];
-        for (int64_t i = 0; i < at.groups * d; ++i) owner[i] = first_of_slot ? sums[i] : owner[i] + sums[i];
-      }
-    }
     if (!outputs_.dx) return;
     for (int64_t g = 0; g < at.groups; ++g) {
-      const int64_t c = g * d;
-      const Acc* gamma = gamma_ + at.first_channel + c;
-      const double mean_dxhat = fold_channels(scratch.sums[0] + c, gamma) / m;
-      const double mean_dxhat_xhat = fold_channels(scratch.sums[1] + c, gamma) / m;
-      fill_mean_and_slope(scratch, g, mean_dxhat, mean_dxhat_xhat);
+      fill_mean_and_slope(scratch, g, scratch.folded[0][g] / m, scratch.folded[1][g] / m);
     }
     spread_.apply(swish() ? Formula::kSwishApply : Formula::kBackwardApply,
                   scratch.for_gradient(span, gamma_ + at.first_channel));
@@ -152,13 +156,10 @@ class Pipeline {
     } else {
       spread_.reduce(Formula::kBackwardReduce, 2, scratch.for_sums(span));
     }
+    if (!problem_.recenter) return;
     for (int64_t g = 0; g < at.groups; ++g) {
-      const double ratio = scratch.ratios[g];
-      if (problem_.recenter) {
-        scratch.shifts[g] =
-            ratio * fold_channels(scratch.sums[2] + g * d, nullptr) / (static_cast<double>(d) * positions_);
-      }
-      unscale_sums(scratch, ratio, scratch.shifts[g], g * d, d);
+      scratch.shifts[g] =
+          scratch.ratios[g] * fold_channels(scratch.sums[2] + g * d, nullptr) / (static_cast<double>(d) * positions_);
     }
   }
 
@@ -197,8 +198,8 @@ class Pipeline {
         const int64_t c = g * plan_.channels_per_group;
         const double mean_d = fold_channels(scratch.sums[0] + c, nullptr) / elements_of_group();
         const double mean_dd = fold_channels(scratch.sums[1] + c, nullptr) / elements_of_group();
-        scratch.mean_d[g] = mean_d;
-        scratch.mean_dd[g] = mean_dd;
+        scratch.folded[0][g] = mean_d;
+        scratch.folded[1][g] = mean_dd;
         const bool is_near = 2 * mean_d * mean_d <= mean_dd && std::isfinite(mean_dd);
         if (is_near || !std::isfinite(pivot(scratch, g)) || pass == kPasses) continue;
         near = false;
@@ -243,8 +244,8 @@ class Pipeline {
 
   Moments moments_of(const Place& at, const Scratch& scratch, int64_t g) const {
     if (inputs_.sums) return {group_sum(inputs_.sums, 0, at, g), 0, group_sum(inputs_.sums, 1, at, g)};
-    const double mean_d = scratch.mean_d[g];
-    const double mean_dd = scratch.mean_dd[g];
+    const double mean_d = scratch.folded[0][g];
+    const double mean_dd = scratch.folded[1][g];
     const bool overflowed = std::isinf(mean_dd) && std::isfinite(mean_d);
     const double variance = overflowed ? mean_dd : mean_dd - mean_d * mean_d;
     return {pivot(scratch, g), std::isfinite(pivot(scratch, g)) ? mean_d : 0, variance < 0 ? 0 : variance};
@@ -329,16 +330,6 @@ class Pipeline {
         scratch.swish_a[c] = saturated<Acc>(problem_.swish_scale * (gamma * rstd));
         scratch.swish_b[c] = saturated<Acc>(problem_.swish_scale * (beta - gamma * scratch.shifts[g]));
       }
-    }
-  }
-
-  // Sum 1, of dy * t, becomes that of dy * xhat: xhat = t * ratio - shift.
-  static void unscale_sums(const Scratch& scratch, double ratio, double shift, int64_t channel, int64_t count) {
-    if (ratio != 1) {
-      for (int64_t i = channel; i < channel + count; ++i) scratch.sums[1][i] *= ratio;
-    }
-    if (shift != 0) {
-      for (int64_t i = channel; i < channel + count; ++i) scratch.sums[1][i] -= shift * scratch.sums[0][i];
     }
   }
 

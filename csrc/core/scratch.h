@@ -26,9 +26,8 @@ struct Scratch {
   // Of a group: what xhat is too large by when the pivot is subtracted, and what the scale leaves of rstd.
   double* shifts;
   double* ratios;
-  // In the forward, of d = x - pivot.
-  double* mean_d;
-  double* mean_dd;
+  // In the forward the means of d = x - pivot and of d * d, else the sums of dxhat and dxhat * xhat.
+  double* folded[2];
 
   // In bytes(width) bytes at `at`; width: the channels of a span, padded for whole vectors.
   Scratch(char* at, int64_t width) {
@@ -72,7 +71,7 @@ struct Scratch {
   template <class Fn>
   void for_each(Fn&& fn) {
     for (double*& channel_sums : sums) fn(channel_sums);
-    for (double** array : {&shifts, &ratios, &mean_d, &mean_dd}) fn(*array);
+    for (double** array : {&shifts, &ratios, &folded[0], &folded[1]}) fn(*array);
     for (Acc** array : {&pivot, &minus_pivot, &scale, &rstd, &mean_high, &mean_low, &slope, &swish_a, &swish_b}) {
       fn(*array);
     }

@@ -19,6 +19,7 @@
 #include "../layout/cache_lines-inl.h"
 #include "../layout/channels_last-inl.h"
 #include "../layout/contiguous-inl.h"
+#include "fold-inl.h"
 
 template <class T>
 using VectorOf = std::conditional_t<std::is_same_v<T, double>, F64, F32>;
@@ -52,24 +53,8 @@ constexpr void set_dtype(KernelTable& table) {
   set_apply<SwishForward, T>(table, Formula::kSwishForward, dtype);
 }
 
-template <class Weight>
-double fold(const double* values, const Weight* weights, int64_t count) {
-  F64 sum = F64::zero();
-  const F64 one = F64::set1(1.0);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    if (i + kLanes <= count) {
-      sum = fma(weights ? F64::load(weights + i) : one, F64::load(values + i), sum);
-    } else {
-      const int rest = static_cast<int>(count - i);
-      const F64 weight = weights ? F64::load(weights + i, rest) : one;
-      sum = F64::select_first(rest, fma(weight, F64::load(values + i, rest), sum), sum);
-    }
-  }
-  return sum.sum();
-}
-
 constexpr KernelTable make_table(const char* name) {
-  KernelTable table{name, {}, &fold<float>, &fold<double>};
+  KernelTable table{name, {}, &fold<float>, &fold<double>, &fold_groups<float>, &fold_groups<double>};
   set_dtype<DType::kFloat32>(table);
   set_dtype<DType::kFloat16>(table);
   set_dtype<DType::kBFloat16>(table);
