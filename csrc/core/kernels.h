@@ -6,12 +6,13 @@
 //
 // The order of every addition is part of the contract, since it decides the bits of a result:
 //   lane      position i of a channel goes to lane i % kLanes, by one fused multiply-add a term
-//   block     kBlock positions, after which each lane goes on to its own sum in float64
-//   chunk     kChunk positions: its blocks in order; then the lanes fold in pairs, l with l + 8, 4, 2, 1
+//   block     kBlock positions, after which lanes l and l + 8 are added and go on to a sum of their own in float64
+//   chunk     kChunk positions: its blocks in order; then the lanes fold in pairs, l with l + 4, 2, 1
 //   channel   its chunks added in order
-//   group     its channels on kLanes lanes, channel d on lane d % kLanes, folded in the same pairs
-// A lane adds kBlock / kLanes = 8 terms in float32, everything else is float64 (docs/math.md has what
-// that costs and what it saves).
+//   group     its channels on kLanes lanes, channel d on lane d % kLanes, folded in pairs, l with l + 8, 4, 2, 1
+// A lane adds kBlock / kLanes = 8 terms in float32, everything beyond a block is float64 (docs/math.md has what that
+// costs and what it saves). What is left of rounded terms, a formula's sums from kSums on, is so small that it stays in
+// float32 for a chunk.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ struct ForwardReduce {
     sum[0] = add(sum[0], d);
     sum[1] = fma(d, d, sum[1]);
   }
-  static void join(F64*) {}
+  template <class Sum>
+  static void join(Sum*) {}
 };
 
 template <class V>

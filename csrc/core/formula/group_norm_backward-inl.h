@@ -22,7 +22,10 @@ struct BackwardReduce {
     sum[1] = fma(in[1], x.value, sum[1]);
     sum[2] = fnma(in[1], x.minus_rest, sum[2]);
   }
-  static void join(F64* lane) { lane[1] = add(lane[1], lane[2]); }
+  template <class Sum>
+  static void join(Sum* sum) {
+    sum[1] = add(sum[1], sum[2]);
+  }
 };
 
 // The same with sum t and sum rest, which are 0 unless the mean was rounded.
@@ -41,9 +44,10 @@ struct BackwardReduceRecentred {
     sum[3] = fnma(in[1], x.minus_rest, sum[3]);
     sum[4] = sub(sum[4], x.minus_rest);
   }
-  static void join(F64* lane) {
-    lane[1] = add(lane[1], lane[3]);
-    lane[2] = add(lane[2], lane[4]);
+  template <class Sum>
+  static void join(Sum* sum) {
+    sum[1] = add(sum[1], sum[3]);
+    sum[2] = add(sum[2], sum[4]);
   }
 };
 

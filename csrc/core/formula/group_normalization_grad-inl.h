@@ -19,7 +19,10 @@ struct PrintedReduce {
     sum[1] = fma(weighted, x.value, sum[1]);
     sum[2] = fnma(weighted, x.minus_rest, sum[2]);
   }
-  static void join(F64* lane) { lane[1] = add(lane[1], lane[2]); }
+  template <class Sum>
+  static void join(Sum* sum) {
+    sum[1] = add(sum[1], sum[2]);
+  }
 };
 
 template <class V>

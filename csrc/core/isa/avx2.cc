@@ -14,6 +14,23 @@ namespace {
 inline __m256i iota8() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
 inline __m256i iota4() { return _mm256_setr_epi64x(0, 1, 2, 3); }
 
+// Lanes l and l + 8 of a vector added: lanes 0 to 3, 4 to 7, of double.
+struct Folded {
+  __m256d low, high;
+
+  static Folded zero() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
+  double sum() const {
+    const __m256d by4 = _mm256_add_pd(low, high);
+    const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(by2, _mm_unpackhi_pd(by2, by2)));
+  }
+  static void sum_rows(const Folded* rows, int count, double* to) { sum_each(rows, count, to); }
+};
+
+inline Folded add(const Folded& a, const Folded& b) {
+  return {_mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high)};
+}
+
 struct F32 {
   using Scalar = float;
   __m256 low, high;  // lanes 0 to 7, 8 to 15
@@ -80,6 +97,11 @@ struct F32 {
     }
   }
   static void fence() { _mm_sfence(); }
+
+  Folded folded() const {
+    const __m256 both = _mm256_add_ps(low, high);
+    return {_mm256_cvtps_pd(_mm256_castps256_ps128(both)), _mm256_cvtps_pd(_mm256_extractf128_ps(both, 1))};
+  }
 
  private:
   static __m256 widen_bfloat16(__m128i bits) {
@@ -173,14 +195,7 @@ struct F64 {
   static void stream_line(const void* line, void* to) { copy_line(line, to); }
   static void fence() {}
 
-  using Folded = F64;
-  const Folded& folded() const { return *this; }
-  static void sum_rows(const Folded* rows, int count, double* to) { sum_each(rows, count, to); }
-  double sum() const {
-    const __m256d by4 = _mm256_add_pd(_mm256_add_pd(v[0], v[2]), _mm256_add_pd(v[1], v[3]));
-    const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(by2, _mm_unpackhi_pd(by2, by2)));
-  }
+  Folded folded() const { return {_mm256_add_pd(v[0], v[2]), _mm256_add_pd(v[1], v[3])}; }
 };
 
 inline F64 add(const F64& a, const F64& b) {

@@ -22,6 +22,42 @@ inline void keep_in_register(Vector& v) {
 // target holds, of all else the number itself.
 constexpr int kNaNsStay = 0x11111100;
 
+// Lanes l and l + 8 of a vector added: lanes 0 to 7, of double.
+struct Folded {
+  __m512d v;
+
+  static Folded zero() { return {_mm512_setzero_pd()}; }
+
+  double sum() const {
+    const __m256d by4 = _mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1));
+    const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(by2, _mm_unpackhi_pd(by2, by2)));
+  }
+
+  // Of 8 rows, which share the instructions.
+  static void sum_rows(const Folded* rows, int count, double* to) {
+    if (count < 8) {
+      for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
+      return;
+    }
+    __m512d by4[4];  // two rows each
+    for (int r = 0; r < 4; ++r) {
+      by4[r] = _mm512_add_pd(_mm512_shuffle_f64x2(rows[2 * r].v, rows[2 * r + 1].v, 0x44),
+                             _mm512_shuffle_f64x2(rows[2 * r].v, rows[2 * r + 1].v, 0xEE));
+    }
+    __m512d by2[2];  // four rows each
+    for (int r = 0; r < 2; ++r) {
+      by2[r] = _mm512_add_pd(_mm512_shuffle_f64x2(by4[2 * r], by4[2 * r + 1], 0x88),
+                             _mm512_shuffle_f64x2(by4[2 * r], by4[2 * r + 1], 0xDD));
+    }
+    const __m512d sums = _mm512_add_pd(_mm512_unpacklo_pd(by2[0], by2[1]), _mm512_unpackhi_pd(by2[0], by2[1]));
+    // Rows 0 4 1 5 2 6 3 7, as unpacking left them.
+    _mm512_storeu_pd(to, _mm512_permutexvar_pd(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sums));
+  }
+};
+
+inline Folded add(Folded a, Folded b) { return {_mm512_add_pd(a.v, b.v)}; }
+
 struct F32 {
   using Scalar = float;
   __m512 v;
@@ -61,6 +97,10 @@ struct F32 {
     _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_load_si512(line));
   }
   static void fence() { _mm_sfence(); }
+
+  Folded folded() const {
+    return {_mm512_cvtps_pd(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)))};
+  }
 
  private:
   // One permutation of words each way: word i to the high half of lane i over zeros, and back.
@@ -144,38 +184,9 @@ struct F64 {
   static void stream_line(const void* line, void* to) { F32::stream_line(line, to); }
   static void fence() { _mm_sfence(); }
 
-  using Folded = __m512d;
-  Folded folded() const { return _mm512_add_pd(low, high); }
-
-  // sum() of each of 8 rows, which share the instructions.
-  static void sum_rows(const Folded* by8, int count, double* to) {
-    if (count < 8) {
-      for (int r = 0; r < count; ++r) to[r] = sum(by8[r]);
-      return;
-    }
-    __m512d by4[4];  // two rows each
-    for (int r = 0; r < 4; ++r) {
-      by4[r] = _mm512_add_pd(_mm512_shuffle_f64x2(by8[2 * r], by8[2 * r + 1], 0x44),
-                             _mm512_shuffle_f64x2(by8[2 * r], by8[2 * r + 1], 0xEE));
-    }
-    __m512d by2[2];  // four rows each
-    for (int r = 0; r < 2; ++r) {
-      by2[r] = _mm512_add_pd(_mm512_shuffle_f64x2(by4[2 * r], by4[2 * r + 1], 0x88),
-                             _mm512_shuffle_f64x2(by4[2 * r], by4[2 * r + 1], 0xDD));
-    }
-    const __m512d sums = _mm512_add_pd(_mm512_unpacklo_pd(by2[0], by2[1]), _mm512_unpackhi_pd(by2[0], by2[1]));
-    // Rows 0 4 1 5 2 6 3 7, as unpacking left them.
-    _mm512_storeu_pd(to, _mm512_permutexvar_pd(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sums));
-  }
-
-  double sum() const { return sum(folded()); }
+  Folded folded() const { return {_mm512_add_pd(low, high)}; }
 
  private:
-  static double sum(Folded by8) {
-    const __m256d by4 = _mm256_add_pd(_mm512_castpd512_pd256(by8), _mm512_extractf64x4_pd(by8, 1));
-    const __m128d by2 = _mm_add_pd(_mm256_castpd256_pd128(by4), _mm256_extractf128_pd(by4, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(by2, _mm_unpackhi_pd(by2, by2)));
-  }
   static __m512d one_nan(__m512d v) {
     const __m512d nan = _mm512_castsi512_pd(_mm512_set1_epi64(static_cast<long long>(kNaN64)));
     return _mm512_fixupimm_pd(nan, v, _mm512_set1_epi64(kNaNsStay), 0);

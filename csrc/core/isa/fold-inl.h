@@ -13,7 +13,7 @@ double fold(const double* values, const Weight* weights, int64_t count) {
       sum = F64::select_first(rest, fma(weight, F64::load(values + i, rest), sum), sum);
     }
   }
-  return sum.sum();
+  return sum.folded().sum();
 }
 
 // `count` channels of a group from channel c of the span on: what their sums go through, and theirs to the group's.
@@ -63,7 +63,7 @@ void fold_groups(const FoldOf<Acc>& fold) {
   if (d == 1) return fold_single(fold);
   for (int64_t first = 0; first < fold.groups; first += kRows) {
     const int count = static_cast<int>(fold.groups - first < kRows ? fold.groups - first : kRows);
-    F64::Folded lanes[2][kRows];
+    Folded lanes[2][kRows];
     for (int r = 0; r < count; ++r) {
       const int64_t group = first + r;
       const int64_t end = (group + 1) * d;
@@ -79,7 +79,7 @@ void fold_groups(const FoldOf<Acc>& fold) {
       for (int k = 0; k < 2; ++k) lanes[k][r] = sum[k].folded();
     }
     for (int k = 0; k < 2; ++k) {
-      if (fold.folded[k]) F64::sum_rows(lanes[k], count, fold.folded[k] + first);
+      if (fold.folded[k]) Folded::sum_rows(lanes[k], count, fold.folded[k] + first);
     }
   }
 }

@@ -16,6 +16,25 @@ inline const uint16_t* raw(const BFloat16* p) { return reinterpret_cast<const ui
 inline uint16_t* raw(Float16* p) { return reinterpret_cast<uint16_t*>(p); }
 inline uint16_t* raw(BFloat16* p) { return reinterpret_cast<uint16_t*>(p); }
 
+// Lanes l and l + 8 of a vector added: lanes 0 and 1, 2 and 3, 4 and 5, 6 and 7, of double.
+struct Folded {
+  float64x2_t v[4];
+
+  static Folded zero() {
+    const float64x2_t none = vdupq_n_f64(0.0);
+    return {{none, none, none, none}};
+  }
+  double sum() const {
+    const float64x2_t by2 = vaddq_f64(vaddq_f64(v[0], v[2]), vaddq_f64(v[1], v[3]));
+    return vgetq_lane_f64(by2, 0) + vgetq_lane_f64(by2, 1);
+  }
+  static void sum_rows(const Folded* rows, int count, double* to) { sum_each(rows, count, to); }
+};
+
+inline Folded add(const Folded& a, const Folded& b) {
+  return {{vaddq_f64(a.v[0], b.v[0]), vaddq_f64(a.v[1], b.v[1]), vaddq_f64(a.v[2], b.v[2]), vaddq_f64(a.v[3], b.v[3])}};
+}
+
 struct F32 {
   using Scalar = float;
   float32x4_t v[4];
@@ -78,6 +97,13 @@ struct F32 {
   }
   static void stream_line(const void* line, void* to) { copy_line(line, to); }
   static void fence() {}
+
+  Folded folded() const {
+    const float32x4_t low = vaddq_f32(v[0], v[2]);
+    const float32x4_t high = vaddq_f32(v[1], v[3]);
+    return {{vcvt_f64_f32(vget_low_f32(low)), vcvt_high_f64_f32(low), vcvt_f64_f32(vget_low_f32(high)),
+             vcvt_high_f64_f32(high)}};
+  }
 
  private:
   static float32x4_t one_nan(float32x4_t value) {
@@ -171,14 +197,8 @@ struct F64 {
   static void stream_line(const void* line, void* to) { copy_line(line, to); }
   static void fence() {}
 
-  using Folded = F64;
-  const Folded& folded() const { return *this; }
-  static void sum_rows(const Folded* rows, int count, double* to) { sum_each(rows, count, to); }
-  double sum() const {  // lanes l and l + 8, then 4, 2, 1
-    float64x2_t by8[4];
-    for (int i = 0; i < 4; ++i) by8[i] = vaddq_f64(v[i], v[i + 4]);
-    const float64x2_t by2 = vaddq_f64(vaddq_f64(by8[0], by8[2]), vaddq_f64(by8[1], by8[3]));
-    return vgetq_lane_f64(by2, 0) + vgetq_lane_f64(by2, 1);
+  Folded folded() const {
+    return {{vaddq_f64(v[0], v[4]), vaddq_f64(v[1], v[5]), vaddq_f64(v[2], v[6]), vaddq_f64(v[3], v[7])}};
   }
 };
 

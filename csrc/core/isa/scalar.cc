@@ -10,6 +10,29 @@
 namespace groupnorm {
 namespace {
 
+// Lanes l and l + 8 of a vector added: lanes 0 to 7, of double.
+struct Folded {
+  double v[kLanes / 2];
+
+  static Folded zero() { return {}; }
+  double sum() const {
+    Folded r = *this;
+    for (int half = kLanes / 4; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) r.v[i] += r.v[i + half];
+    }
+    return r.v[0];
+  }
+  static void sum_rows(const Folded* rows, int count, double* to) {
+    for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
+  }
+};
+
+inline Folded add(const Folded& a, const Folded& b) {
+  Folded r;
+  for (int i = 0; i < kLanes / 2; ++i) r.v[i] = a.v[i] + b.v[i];
+  return r;
+}
+
 template <class S>
 struct Lanes {
   using Scalar = S;
@@ -53,17 +76,10 @@ struct Lanes {
   void store_raw(S* to) const {
     for (int i = 0; i < kLanes; ++i) to[i] = v[i];
   }
-  S sum() const {
-    Lanes r = *this;
-    for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) r.v[i] += r.v[i + half];
-    }
-    return r.v[0];
-  }
-  using Folded = Lanes;
-  const Folded& folded() const { return *this; }
-  static void sum_rows(const Folded* rows, int count, S* to) {
-    for (int r = 0; r < count; ++r) to[r] = rows[r].sum();
+  Folded folded() const {
+    Folded r;
+    for (int i = 0; i < kLanes / 2; ++i) r.v[i] = v[i] + v[i + kLanes / 2];
+    return r;
   }
   template <class From>
   static Lanes widen(const Lanes<From>& from) {

@@ -11,7 +11,7 @@ struct ChannelsLast {
   static void reduce(const Span& span) {
     if (span.length == 1) return reduce_one(span);
     const Rows rows(span);
-    const Slabs slabs(span);
+    const Slabs slabs = Slabs::of(span, rows.in[0]);
     LaneSums slab_sums[kSlab / kLanes + 1];
     for (Piece piece = Piece::first(span, slabs); piece.channels > 0;) {
       const Piece next = piece.next(span, slabs);
@@ -19,7 +19,7 @@ struct ChannelsLast {
       LaneSums* sums = slab_sums;
       int channels;
       for (int64_t c = 0; c < piece.channels; c += channels, ++sums) {
-        channels = c == 0 ? slabs.first_lanes(piece) : lanes_at(c, piece.channels);
+        channels = piece.lanes(slabs, c);
         if (channels == kLanes) {
           add_lanes(Lanes<true>(rows, piece, c, channels, &ahead), span, sums);
         } else {
@@ -37,8 +37,9 @@ struct ChannelsLast {
   }
 
  private:
-  static constexpr int kTogether = 4;  // lanes
-  static constexpr int kApplied = 4;   // rows
+  static constexpr int kPairs = kLanes / 2;  // of lanes l and l + 8
+  static constexpr int kTogether = 2;        // pairs
+  static constexpr int kApplied = 4;         // rows
 
   // Results through the caches, some rows at a time, which share their coefficients.
   static void apply_through(const Span& span) {
@@ -78,11 +79,6 @@ struct ChannelsLast {
           [&](int64_t c, int count) { return rows.applied(row, c, count); });
     }
     lines.finish();
-  }
-
-  // The lanes of the vector at `channel`: all, but for the last before `channels`.
-  static int lanes_at(int64_t channel, int64_t channels) {
-    return static_cast<int>(channels - channel < kLanes ? channels - channel : kLanes);
   }
 
   // The pointers of a span on their own: a store to the output could change a Span, for all the compiler knows.
@@ -151,52 +147,6 @@ struct ChannelsLast {
     }
   };
 
-  struct Piece;
-
-  // How channels are cut, so that the lines of x are read by one slab and one vector each. Where rows begin anywhere in
-  // a line, no cut does that.
-  struct Slabs {
-    int64_t first;  // channels of the first; the others have kSlab
-    int64_t head;   // of its first vector, where that is not a whole one
-
-    explicit Slabs(const Span& span) {
-      constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-      const bool alike = span.stride * static_cast<int64_t>(sizeof(T)) % 64 == 0;
-      const int64_t to_line = alike ? elements_to_line(static_cast<const T*>(span.inputs[0])) : 0;
-      first = to_line + (kSlab - to_line) / kLine * kLine;
-      head = to_line % kLanes;
-    }
-    int first_lanes(const Piece& piece) const {
-      return lanes_at(
-          0, piece.channel == 0 && head > 0 ? (head < piece.channels ? head : piece.channels) : piece.channels);
-    }
-  };
-
-  // Some channels of some positions, which the core's own cache is to keep, and the piece that is read meanwhile: the
-  // next positions of the same channels, up to the end of a chunk, then the next channels. None behind the last.
-  struct Piece {
-    int64_t begin, end;  // positions
-    int64_t channel, channels;
-    bool starts_chunk, ends_chunk;
-
-    static Piece at(const Span& span, const Slabs& slabs, int64_t begin, int64_t channel) {
-      if (begin >= span.length) return {};
-      const int64_t chunk_end = least(begin / kChunk * kChunk + kChunk, span.length);
-      const int64_t end = least(begin + kPiece, chunk_end);
-      const int64_t channels = least(channel == 0 ? slabs.first : kSlab, span.channels - channel);
-      return {begin, end, channel, channels, begin % kChunk == 0, end == chunk_end};
-    }
-    static Piece first(const Span& span, const Slabs& slabs) { return at(span, slabs, 0, 0); }
-    Piece next(const Span& span, const Slabs& slabs) const {
-      if (!ends_chunk) return at(span, slabs, end, channel);
-      if (channel + channels < span.channels) return at(span, slabs, begin / kChunk * kChunk, channel + channels);
-      return at(span, slabs, end, 0);
-    }
-
-   private:
-    static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-  };
-
   // Asks for a piece row by row, while others are computed with.
   class Ahead {
    public:
@@ -229,14 +179,17 @@ struct ChannelsLast {
     int64_t due_ = 0;
   };
 
-  // The lanes of a vector of channels, in float64. Of a reducing formula: the others have none.
+  // The sums of the lanes of a vector of channels in a chunk: those of lanes l and l + 8 together in float64, the rests
+  // each in the accumulator. Of a reducing formula: the others have none.
   template <class Reducing>
   struct LaneSumsOf {
-    F64 lane[kLanes][Reducing::kLaneSums];
+    static constexpr int kRests = Reducing::kLaneSums - Reducing::kSums;
+    F64 pair[kPairs][Reducing::kSums];
+    V rest[kLanes][kRests > 0 ? kRests : 1];
   };
   using LaneSums = LaneSumsOf<Op>;
 
-  // The same over the positions of a piece.
+  // Makes them over the positions of a piece.
   template <bool kWhole>
   class Lanes {
    public:
@@ -245,30 +198,59 @@ struct ChannelsLast {
       rows.load_coefs(channel_, coef_);
     }
 
-    // Where a piece is all of a chunk and one block: `kCount` lanes from `lane` on, joined.
+    // Where a piece is one position: the one term of each channel, joined.
+    void join_to(F64 (&sum)[Op::kSums]) const {
+      V term[Op::kLaneSums];
+      F64 one[Op::kLaneSums];
+      for (int k = 0; k < Op::kLaneSums; ++k) term[k] = V::zero();
+      add_row(piece_.begin * rows_.stride + channel_, term);
+      for (int k = 0; k < Op::kLaneSums; ++k) one[k] = F64::widen(term[k]);
+      Op::join(one);
+      for (int k = 0; k < Op::kSums; ++k) sum[k] = one[k];
+    }
+
+    // Where a piece is all of a chunk and one block: `kCount` pairs from lane `lane` on, joined.
     template <int kCount>
     void join_to(int lane, F64 (*sums)[Op::kSums]) const {
-      V block[kCount][Op::kLaneSums];
-      sum_block<kCount>(piece_.begin, piece_.end, lane, block);
+      V block[2][kCount][Op::kLaneSums];
+      for (int half = 0; half < 2; ++half) {
+        for (int l = 0; l < kCount; ++l) {
+          for (int k = 0; k < Op::kLaneSums; ++k) block[half][l][k] = V::zero();
+        }
+      }
+      add_block<kCount>(piece_.begin, piece_.end, lane, block);
       for (int l = 0; l < kCount; ++l) {
         F64 one[Op::kLaneSums];
-        for (int k = 0; k < Op::kLaneSums; ++k) one[k] = F64::widen(block[l][k]);
+        for (int k = 0; k < Op::kLaneSums; ++k) one[k] = paired(k, block[0][l][k], block[1][l][k]);
         Op::join(one);
         for (int k = 0; k < Op::kSums; ++k) sums[l][k] = one[k];
       }
     }
 
-    // Else: adds the blocks of the lanes, in order, to their sums, which it starts where a chunk does.
+    // Else: adds the blocks of the pairs, in order, to their sums, which it starts where a chunk does.
     template <int kCount>
-    void add_to(int lane, F64 (*sums)[Op::kLaneSums]) const {
+    void add_to(int lane, LaneSums* sums) const {
       for (int64_t first = piece_.begin; first < piece_.end; first += kBlock) {
-        V block[kCount][Op::kLaneSums];
-        sum_block<kCount>(first, first + kBlock < piece_.end ? first + kBlock : piece_.end, lane, block);
         const bool starts = piece_.starts_chunk && first == piece_.begin;
+        V block[2][kCount][Op::kLaneSums];
+        for (int half = 0; half < 2; ++half) {
+          for (int l = 0; l < kCount; ++l) {
+            const V* const rests = sums->rest[lane + half * kPairs + l];
+            for (int k = 0; k < Op::kLaneSums; ++k) {
+              block[half][l][k] = k < Op::kSums || starts ? V::zero() : rests[k - Op::kSums];
+            }
+          }
+        }
+        add_block<kCount>(first, first + kBlock < piece_.end ? first + kBlock : piece_.end, lane, block);
         for (int l = 0; l < kCount; ++l) {
-          for (int k = 0; k < Op::kLaneSums; ++k) {
-            const F64 sum = F64::widen(block[l][k]);
-            sums[l][k] = starts ? sum : add(sums[l][k], sum);
+          for (int k = 0; k < Op::kSums; ++k) {
+            F64& total = sums->pair[lane + l][k];
+            const F64 sum = paired(k, block[0][l][k], block[1][l][k]);
+            total = starts ? sum : add(total, sum);
+          }
+          for (int half = 0; half < 2; ++half) {
+            V* const rests = sums->rest[lane + half * kPairs + l];
+            for (int k = Op::kSums; k < Op::kLaneSums; ++k) rests[k - Op::kSums] = block[half][l][k];
           }
         }
       }
@@ -279,18 +261,19 @@ struct ChannelsLast {
     int channels() const { return channels_; }
 
    private:
+    // Adds rows to the pairs from lane `lane` on: their lanes below kPairs and those above.
     template <int kCount>
-    void sum_block(int64_t first, int64_t last, int lane, V (*block)[Op::kLaneSums]) const {
-      for (int l = 0; l < kCount; ++l) {
-        for (int k = 0; k < Op::kLaneSums; ++k) block[l][k] = V::zero();
-      }
+    void add_block(int64_t first, int64_t last, int lane, V (*block)[kCount][Op::kLaneSums]) const {
       int64_t i = first + lane;
       int64_t at = i * rows_.stride + channel_;
-      for (; i + kCount <= last; i += kLanes, at += kLanes * rows_.stride) {
-        for (int l = 0; l < kCount; ++l) add_row(at + l * rows_.stride, block[l]);
+      const int64_t apart = kPairs * rows_.stride;
+      for (; i + kPairs + kCount <= last; i += kLanes, at += 2 * apart) {
+        for (int l = 0; l < kCount; ++l) add_row(at + l * rows_.stride, block[0][l]);
+        for (int l = 0; l < kCount; ++l) add_row(at + apart + l * rows_.stride, block[1][l]);
       }
-      for (int l = 0; i + l < last; ++l) add_row(at + l * rows_.stride, block[l]);
-      if (ahead_) ahead_->advance((last - first) * kCount / kLanes);
+      for (int l = 0; l < kCount && i + l < last; ++l) add_row(at + l * rows_.stride, block[0][l]);
+      for (int l = 0; l < kCount && i + kPairs + l < last; ++l) add_row(at + apart + l * rows_.stride, block[1][l]);
+      if (ahead_) ahead_->advance((last - first) * kCount / kPairs);
     }
 
     void add_row(int64_t at, V* block) const {
@@ -318,12 +301,17 @@ struct ChannelsLast {
     if (piece.starts_chunk && piece.end - piece.begin <= kBlock) {
       fold([&](int l, F64(*joined)[Op::kSums]) { lanes.template join_to<kTogether>(l, joined); }, sum);
     } else {
-      for (int l = 0; l < kLanes; l += kTogether) lanes.template add_to<kTogether>(l, sums->lane + l);
+      for (int l = 0; l < kPairs; l += kTogether) lanes.template add_to<kTogether>(l, sums);
       if (!piece.ends_chunk) return;
       const auto join = [&](int first, F64(*joined)[Op::kSums]) {
-        for (int l = 0; l < kTogether; ++l) {
-          Op::join(sums->lane[first + l]);
-          for (int k = 0; k < Op::kSums; ++k) joined[l][k] = sums->lane[first + l][k];
+        for (int l = first; l < first + kTogether; ++l) {
+          F64 one[Op::kLaneSums];
+          for (int k = 0; k < Op::kSums; ++k) one[k] = sums->pair[l][k];
+          for (int k = 0; k < LaneSums::kRests; ++k) {
+            one[Op::kSums + k] = paired(Op::kSums + k, sums->rest[l][k], sums->rest[l + kPairs][k]);
+          }
+          Op::join(one);
+          for (int k = 0; k < Op::kSums; ++k) joined[l - first][k] = one[k];
         }
       };
       fold(join, sum);
@@ -337,10 +325,10 @@ struct ChannelsLast {
     }
   }
 
-  // F64::sum() with a vector of channels in place of each lane, kTogether of which get(l, joined) makes at a time.
+  // Folded::sum() with a vector of channels in place of each lane, kTogether of which get(l, joined) makes at a time.
   template <class Get>
   static void fold(Get&& get, F64* sum) {
-    static_assert(4 * kTogether == kLanes);
+    static_assert(4 * kTogether == kPairs);
     F64 low[kTogether][Op::kSums];
     F64 high[kTogether][Op::kSums];
     F64 other[kTogether][Op::kSums];
@@ -361,6 +349,11 @@ struct ChannelsLast {
     }
   }
 
+  // Lanes l and l + 8 of sum k added.
+  static F64 paired(int k, const V& low, const V& high) {
+    return adds_lanes_narrow(k, Op::kSums) ? F64::widen(add(low, high)) : add(F64::widen(low), F64::widen(high));
+  }
+
   static void store(const F64& sum, double* to, int channels) {
     if (channels == kLanes) {
       sum.store_raw(to);
@@ -375,13 +368,13 @@ struct ChannelsLast {
     const Piece piece = {0, 1, 0, span.channels, true, true};
     for (int64_t c = 0; c < span.channels; c += kLanes) {
       const int channels = lanes_at(c, span.channels);
-      F64 sums[1][Op::kSums];
+      F64 sum[Op::kSums];
       if (channels == kLanes) {
-        Lanes<true>(rows, piece, c, channels, nullptr).template join_to<1>(0, sums);
+        Lanes<true>(rows, piece, c, channels, nullptr).join_to(sum);
       } else {
-        Lanes<false>(rows, piece, c, channels, nullptr).template join_to<1>(0, sums);
+        Lanes<false>(rows, piece, c, channels, nullptr).join_to(sum);
       }
-      for (int k = 0; k < Op::kSums; ++k) store(sums[0][k], span.sums[k] + c, channels);
+      for (int k = 0; k < Op::kSums; ++k) store(sum[k], span.sums[k] + c, channels);
     }
   }
 };

@@ -16,14 +16,17 @@ struct Contiguous {
       Strand strand = strands.next();
       for (int64_t begin = 0; begin < span.length; begin += kChunk) {
         const int64_t end = begin + kChunk < span.length ? begin + kChunk : span.length;
-        F64 lanes[Op::kLaneSums];
-        for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = F64::zero();
+        Folded lanes[Op::kLaneSums];
+        for (int k = 0; k < Op::kSums; ++k) lanes[k] = Folded::zero();
+        V sum[Op::kLaneSums];
+        for (int k = Op::kSums; k < Op::kLaneSums; ++k) sum[k] = V::zero();
         for (int64_t i = begin; i < end; i += kBlock) {
-          V block[Op::kLaneSums];
-          sum_block(strand, i + kBlock < end ? kBlock : end - i, block);
-          for (int k = 0; k < Op::kLaneSums; ++k) lanes[k] = add(lanes[k], F64::widen(block[k]));
+          for (int k = 0; k < Op::kSums; ++k) sum[k] = V::zero();
+          add_block(strand, i + kBlock < end ? kBlock : end - i, sum);
+          for (int k = 0; k < Op::kSums; ++k) lanes[k] = add(lanes[k], folded(k, sum[k]));
           strand.advance(kBlock);
         }
+        for (int k = Op::kSums; k < Op::kLaneSums; ++k) lanes[k] = folded(k, sum[k]);
         Op::join(lanes);
         for (int k = 0; k < Op::kSums; ++k) total[k] += lanes[k].sum();
       }
@@ -43,6 +46,11 @@ struct Contiguous {
   }
 
  private:
+  // Lanes l and l + 8 of sum k added.
+  static Folded folded(int k, const V& sum) {
+    return adds_lanes_narrow(k, F<V>::kSums) ? sum.folded() : F64::widen(sum).folded();
+  }
+
   // Where a channel is read, and its coefficients.
   struct Strand {
     const T* in[kMaxInputs];
@@ -117,26 +125,26 @@ struct Contiguous {
     for (int k = 0; k < Op::kSums; ++k) sums[k] = span.sums[k];
     for (int64_t c = 0; c < channels; c += kRows) {
       const int rows = static_cast<int>(channels - c < kRows ? channels - c : kRows);
-      typename F64::Folded lanes[Op::kSums][kRows];
+      Folded lanes[Op::kSums][kRows];
       for (int r = 0; r < rows; ++r) {
         V sum[Op::kLaneSums];
-        F64 row[Op::kLaneSums];
-        sum_block(strands.next(), length, sum);
-        for (int k = 0; k < Op::kLaneSums; ++k) row[k] = F64::widen(sum[k]);
+        Folded row[Op::kLaneSums];
+        for (int k = 0; k < Op::kLaneSums; ++k) sum[k] = V::zero();
+        add_block(strands.next(), length, sum);
+        for (int k = 0; k < Op::kLaneSums; ++k) row[k] = folded(k, sum[k]);
         Op::join(row);
-        for (int k = 0; k < Op::kSums; ++k) lanes[k][r] = row[k].folded();
+        for (int k = 0; k < Op::kSums; ++k) lanes[k][r] = row[k];
       }
-      for (int k = 0; k < Op::kSums; ++k) F64::sum_rows(lanes[k], rows, sums[k] + c);
+      for (int k = 0; k < Op::kSums; ++k) Folded::sum_rows(lanes[k], rows, sums[k] + c);
     }
   }
 
-  // The sums of a block, lane by lane. One block at a time: two, whose additions would not wait for each other, are
+  // Adds a block to sums, lane by lane. One block at a time: two, whose additions would not wait for each other, are
   // half a KiB apart, and hardware that reads ahead takes them for two streams.
   template <int kLaneSums>
-  static void sum_block(const Strand& strand, int64_t length, V (&sum)[kLaneSums]) {
+  static void add_block(const Strand& strand, int64_t length, V (&sum)[kLaneSums]) {
     using Op = F<V>;
     V value[kMaxInputs];
-    for (int k = 0; k < kLaneSums; ++k) sum[k] = V::zero();
     int64_t i = 0;
     for (; i + kLanes <= length; i += kLanes) {
       for (int k = 0; k < Op::kInputs; ++k) value[k] = V::load(strand.in[k] + i);
