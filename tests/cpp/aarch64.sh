@@ -12,9 +12,9 @@ for tool in "$cross" "$emulator"; do
 done
 
 core="csrc/core/group_norm.cc csrc/core/plan.cc csrc/core/dispatch.cc csrc/core/parallel.cc csrc/core/isa/scalar.cc"
-flags="-std=c++17 -O2 -ffp-contract=off -pthread"
+flags="-std=c++17 -O2 -ffp-contract=off -pthread"  # and for AArch64, as in CMakeLists.txt, -fno-strict-aliasing
 # shellcheck disable=SC2086
-"$cross" $flags -static -DGROUPNORM_HAVE_NEON $core csrc/core/isa/neon.cc tests/cpp/bits.cc -o "$out/bits-aarch64"
+"$cross" $flags -fno-strict-aliasing -static -DGROUPNORM_HAVE_NEON $core csrc/core/isa/neon.cc tests/cpp/bits.cc -o "$out/bits-aarch64"
 # shellcheck disable=SC2086
 ${CXX:-g++} $flags $core tests/cpp/bits.cc -o "$out/bits-native"
 
