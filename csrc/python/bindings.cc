@@ -211,6 +211,7 @@ NB_MODULE(_core, m) {
   m.def(
       "select_isa", [](std::optional<std::string> name) { return gn::select_isa(name ? name->c_str() : nullptr); },
       nb::arg("name").none());
+  m.attr("RUN") = nb::capsule(reinterpret_cast<void*>(&gn::run_unlocked), gn::kRunCapsule);
   m.attr("MAX_THREADS") = gn::kMaxThreads;
   m.attr("BUILD") = GROUPNORM_BUILD_INFO;
 }

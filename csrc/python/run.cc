@@ -44,21 +44,18 @@ void throw_status(Status status) {
 
 }  // namespace
 
-void run_released(const Problem& problem, const Inputs& inputs, const Outputs& outputs, int threads) {
+void run_unlocked(const Problem& problem, const Inputs& inputs, const Outputs& outputs, int threads) {
   constexpr size_t kOnStack = 16 * 1024;
   alignas(64) char on_stack[kOnStack];
-  Status status;
-  {
-    nb::gil_scoped_release release;
-    const size_t size = workspace_bytes(problem, outputs, threads);
-    std::unique_ptr<void, decltype(&std::free)> heap(size > kOnStack ? std::malloc(size) : nullptr, &std::free);
-    if (size > kOnStack && !heap) {
-      nb::gil_scoped_acquire acquire;
-      throw std::bad_alloc();
-    }
-    status = run(problem, inputs, outputs, heap ? heap.get() : on_stack, heap ? size : kOnStack, threads);
-  }
-  throw_status(status);
+  const size_t size = workspace_bytes(problem, outputs, threads);
+  std::unique_ptr<void, decltype(&std::free)> heap(size > kOnStack ? std::malloc(size) : nullptr, &std::free);
+  if (size > kOnStack && !heap) throw std::bad_alloc();
+  throw_status(run(problem, inputs, outputs, heap ? heap.get() : on_stack, heap ? size : kOnStack, threads));
+}
+
+void run_released(const Problem& problem, const Inputs& inputs, const Outputs& outputs, int threads) {
+  nb::gil_scoped_release release;
+  run_unlocked(problem, inputs, outputs, threads);
 }
 
 }  // namespace groupnorm

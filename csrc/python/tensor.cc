@@ -1,15 +1,12 @@
 #include "tensor.h"
 
 #include <nanobind/ndarray.h>
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <initializer_list>
 #include <utility>
 
 #include "accepted.h"
+#include "huge_pages.h"
 #include "run.h"
 
 namespace nb = nanobind;
@@ -180,7 +177,9 @@ struct Output : Operand {
                                ? strided(operand.rank(), operand.at.shape, operand.at.strides, operand.dtype)
                                : PyObject_CallOneArg(torch.empty_like, tensor.ptr());
     if (!take(made, operand.dtype) || !same_shape(operand) || !lies_in(layout)) return false;
-    ask_for_huge_pages();
+    int64_t bytes = at.dtype.bits / 8;
+    for (int axis = 0; axis < rank(); ++axis) bytes *= size(axis);
+    ask_for_huge_pages(data(), bytes);  // as NumPy does for its arrays
     return true;
   }
   bool make_table(nb::handle beside, int64_t n, int64_t groups, DType dtype) {
@@ -213,20 +212,6 @@ struct Output : Operand {
       PyTuple_SET_ITEM(tuple.ptr(), i, value);
     }
     return tuple;
-  }
-
-  // Before the first touch, as NumPy does for its arrays: a fault for each page of 4 KiB costs several times what
-  // computing it does. Advice, no more: what the system makes of it does not matter.
-  void ask_for_huge_pages() const {
-#ifdef MADV_HUGEPAGE
-    constexpr uintptr_t kWorthwhile = uintptr_t{4} << 20, kPage = 4096;
-    int64_t bytes = at.dtype.bits / 8;
-    for (int axis = 0; axis < rank(); ++axis) bytes *= size(axis);
-    if (bytes < static_cast<int64_t>(kWorthwhile)) return;
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data()) + kPage - 1) / kPage * kPage;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(data()) + static_cast<uintptr_t>(bytes)) / kPage * kPage;
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
   }
 
   bool take(PyObject* made, DType expected) {

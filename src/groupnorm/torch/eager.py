@@ -4,10 +4,16 @@ torch.ops goes through PyTorch's dispatcher to Python and back for the operator,
 costs a small tensor several times what computing does. What is compiled, traced, transformed, dispatched to a mode or a
 subclass of Tensor goes there; everything else comes here, to the same kernels. Whether a tensor is plain is found in
 C++ (csrc/python/tensor.h), through what PyTorch has for that since 2.10; with an older one nothing comes here.
+
+Where groupnorm was built for the PyTorch that runs, the whole of it is C++, the derivative too (csrc/torch/function.cc):
+Python that has left the caches while convolutions ran costs a derivative some 60 microseconds.
 """
 
 from __future__ import annotations
 
+import importlib
+import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +23,19 @@ from .. import _core
 from . import ops
 from .check import Tensor
 from .ops import Grads
+
+
+
+def _built() -> Callable[..., Tensor | None] | None:
+    """`group_norm` of csrc/torch/function.cc; None where this was not built for this PyTorch."""
+    try:
+        module = importlib.import_module("._function_" + re.sub(r"\W", "_", torch.__version__), __package__)
+    except ImportError:
+        return None
+    return module.group_norm  # type: ignore[no-any-return]
+
+
+built = _built()
 
 _modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -77,6 +96,10 @@ def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str | None
 ) -> Tensor | None:
     """As torch.ops.groupnorm.group_norm, the output alone, with its gradient; None where that has to be called."""
+    if built is not None:
+        output = built(input, num_groups, weight, bias, eps, activation)
+        if output is not None:
+            return output
     if not _unwatched():
         return None
     records = _records()
@@ -87,6 +110,5 @@ def group_norm(
         if results is not None:
             return results[0]  # type: ignore[no-any-return]
     if records and _core.plain_tensors((input, weight, bias)):
-        output: Tensor = _GroupNorm.apply(input, num_groups, weight, bias, eps, activation)  # type: ignore[no-untyped-call]
-        return output
+        return _GroupNorm.apply(input, num_groups, weight, bias, eps, activation)  # type: ignore[no-any-return, no-untyped-call]
     return None

@@ -1,0 +1,330 @@
+// groupnorm.torch.group_norm with its derivative, for plain CPU tensors, without Python between a training step and the
+// core: as a function of PyTorch's autograd in C++. Built where PyTorch's headers are (cmake/torch.cmake), for that
+// PyTorch alone; elsewhere src/groupnorm/torch/eager.py does the same from Python.
+//
+// What is not plain (csrc/python/tensor.h) or is looked at on its way is left: the forward says None to it, and the
+// derivative calls the operator, which takes everything or names the mistake.
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <nanobind/nanobind.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <array>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "../python/accepted.h"
+#include "../python/huge_pages.h"
+#include "../python/run.h"
+
+namespace nb = nanobind;
+
+namespace groupnorm::torch_function {
+namespace {
+
+using c10::DispatchKey;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+Run* run = nullptr;  // the core
+
+// ---- what is plain ----
+
+bool dtype_of(at::ScalarType from, DType* to) {
+  switch (from) {
+    case at::kFloat:
+      *to = DType::kFloat32;
+      return true;
+    case at::kHalf:
+      *to = DType::kFloat16;
+      return true;
+    case at::kBFloat16:
+      *to = DType::kBFloat16;
+      return true;
+    case at::kDouble:
+      *to = DType::kFloat64;
+      return true;
+    default:
+      return false;
+  }
+}
+
+// One operand: a tensor that its caller keeps alive, or none.
+struct Operand {
+  const at::Tensor* tensor = nullptr;
+  DType dtype = DType::kFloat32;
+
+  bool present() const { return tensor != nullptr; }
+  const void* data() const { return present() ? tensor->const_data_ptr() : nullptr; }
+  int rank() const { return static_cast<int>(tensor->dim()); }
+  int64_t size(int axis) const { return tensor->sizes()[axis]; }
+  bool lies_in(Layout layout) const {
+    const int64_t* const shape = tensor->sizes().data();
+    const int64_t* const strides = tensor->strides().data();
+    return layout == Layout::kContiguous ? is_contiguous<int64_t>(rank(), shape, strides, 1)
+                                         : is_channels_last<int64_t>(rank(), shape, strides, 1);
+  }
+  bool has_shape(at::IntArrayRef shape) const { return tensor->sizes() == shape; }
+};
+
+// A dense tensor of the CPU that is neither negated nor wrapped nor of a class in Python, and moves in no forward mode.
+// False also where memory was freed under it, as FSDP does.
+bool read(const at::Tensor& tensor, Operand* operand) {
+  constexpr c10::DispatchKeySet kPlain(
+      {DispatchKey::CPU, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU, DispatchKey::ADInplaceOrView});
+  if (!tensor.defined() || !kPlain.has_all(tensor.key_set()) || !dtype_of(tensor.scalar_type(), &operand->dtype)) {
+    return false;
+  }
+  operand->tensor = &tensor;
+  if (tensor._fw_grad(0).defined()) return false;
+  if (tensor.numel() == 0) return true;
+  const int64_t size = static_cast<int64_t>(tensor.itemsize());
+  return static_cast<int64_t>(tensor.storage().nbytes()) >= (tensor.storage_offset() + tensor.numel()) * size &&
+         reinterpret_cast<uintptr_t>(operand->data()) % static_cast<uintptr_t>(size) == 0;
+}
+
+bool read_optional(const at::Tensor& tensor, Operand* operand) { return !tensor.defined() || read(tensor, operand); }
+
+bool layout_of(const Operand& x, Layout* layout) {
+  *layout = x.lies_in(Layout::kContiguous) ? Layout::kContiguous : Layout::kChannelsLast;
+  return x.lies_in(*layout);
+}
+
+bool is_affine(const Operand& parameter, const Operand& x) {
+  return !parameter.present() || (goes_with(parameter.dtype, x.dtype) && parameter.has_shape({x.size(1)}) &&
+                                  parameter.lies_in(Layout::kContiguous));
+}
+
+bool is_table(const Operand& stats, const Operand& x, int64_t groups) {
+  return stats.has_shape({x.size(0), groups}) && stats.lies_in(Layout::kContiguous);
+}
+
+// Whether no mode, trace or transform has to see what is called.
+bool unwatched() {
+  const c10::DispatchKeySet usual({DispatchKey::BackendSelect, DispatchKey::ADInplaceOrView});
+  return usual.has_all(c10::impl::tls_local_dispatch_key_set().included_) && !at::impl::torch_function_mode_enabled();
+}
+
+// Whether autograd looks: not in inference mode, nor in the kernel of someone's operator.
+bool records(std::initializer_list<const at::Tensor*> tensors) {
+  if (!at::GradMode::is_enabled()) return false;
+  if (c10::impl::tls_local_dispatch_key_set().excluded_.has(DispatchKey::AutogradFunctionality)) return false;
+  for (const at::Tensor* one : tensors) {
+    if (one->defined() && one->requires_grad()) return true;
+  }
+  return false;
+}
+
+// ---- computing ----
+
+at::Tensor new_strided(at::IntArrayRef shape, at::IntArrayRef strides, at::ScalarType dtype) {
+  at::Tensor made(at::detail::empty_strided_cpu(shape, strides, dtype));
+  ask_for_huge_pages(made.mutable_data_ptr(), static_cast<int64_t>(made.nbytes()));
+  return made;
+}
+
+at::Tensor new_like(const at::Tensor& x) { return new_strided(x.sizes(), x.strides(), x.scalar_type()); }
+
+// The sizes of x [N, C, *] that the core takes.
+Problem problem_of(Operator op, const Operand& x, Layout layout, int64_t groups, bool silu) {
+  Problem problem{};
+  problem.op = op;
+  problem.dtype = x.dtype;
+  problem.layout = layout;
+  problem.n = x.size(0);
+  problem.channels = x.size(1);
+  problem.length = 1;
+  for (int axis = 2; axis < x.rank(); ++axis) problem.length *= x.size(axis);
+  problem.groups = groups;
+  problem.activation = silu ? Activation::kSwish : Activation::kNone;
+  return problem;
+}
+
+// The arguments of a forward that were found to be plain.
+struct Forward {
+  Operand x, gamma, beta;
+  Layout layout;
+  int64_t groups;
+  double eps;
+  bool silu;
+
+  struct Result {
+    at::Tensor y, mean, rstd;
+  };
+
+  Result compute() const {
+    const DType stats = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    const int64_t table[] = {x.size(0), groups}, strides[] = {std::max<int64_t>(groups, 1), 1};
+    Result result;
+    result.y = new_like(*x.tensor);
+    for (at::Tensor* one : {&result.mean, &result.rstd}) {
+      *one = new_strided(table, strides, stats == DType::kFloat64 ? at::kDouble : at::kFloat);
+    }
+    Problem problem = problem_of(Operator::kGroupNorm, x, layout, groups, silu);
+    problem.gamma_dtype = gamma.present() ? gamma.dtype : stats;
+    problem.beta_dtype = beta.present() ? beta.dtype : stats;
+    problem.stats_dtype = stats;
+    problem.eps = eps;
+    run(problem, {x.data(), nullptr, gamma.data(), beta.data(), nullptr, nullptr},
+        {nullptr, nullptr, nullptr, result.y.mutable_data_ptr(), result.mean.mutable_data_ptr(),
+         result.rstd.mutable_data_ptr()},
+        at::get_num_threads());
+    return result;
+  }
+};
+
+using Grads = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+// What a hook made of what was saved may be anything.
+std::optional<Grads> backward_of_plain(const at::Tensor& dy_, const at::Tensor& x_, const at::Tensor& mean_,
+                                       const at::Tensor& rstd_, const at::Tensor& gamma_, const at::Tensor& beta_,
+                                       std::array<bool, 3> wanted, bool silu) {
+  Operand dy, x, mean, rstd, gamma, beta;
+  Layout layout;
+  if (!read(x_, &x) || !read(dy_, &dy) || !read(mean_, &mean) || !read(rstd_, &rstd) ||
+      !read_optional(gamma_, &gamma) || !read_optional(beta_, &beta) || dy.dtype != x.dtype ||
+      rstd.dtype != mean.dtype || !goes_with(mean.dtype, x.dtype) || x.rank() < 2 || !dy.has_shape(x_.sizes()) ||
+      !layout_of(x, &layout) || !dy.lies_in(layout) || mean.rank() != 2) {
+    return std::nullopt;
+  }
+  const int64_t groups = mean.size(1);
+  if (groups < 1 || x.size(1) % groups != 0 || !is_table(mean, x, groups) || !is_table(rstd, x, groups) ||
+      !is_affine(gamma, x) || !is_affine(beta, x)) {
+    return std::nullopt;
+  }
+  // dgamma and dbeta are made like gamma.
+  if ((wanted[1] || wanted[2]) && !gamma.present()) return std::nullopt;
+  at::Tensor dx, dgamma, dbeta;
+  if (wanted[0]) dx = new_like(x_);
+  if (wanted[1]) dgamma = new_like(gamma_);
+  if (wanted[2]) dbeta = new_like(gamma_);
+  const auto memory = [](at::Tensor& output) { return output.defined() ? output.mutable_data_ptr() : nullptr; };
+
+  Problem problem = problem_of(Operator::kGroupNormBackward, x, layout, groups, silu);
+  problem.gamma_dtype = gamma.present() ? gamma.dtype : mean.dtype;
+  problem.beta_dtype = beta.present() ? beta.dtype : problem.gamma_dtype;
+  problem.stats_dtype = mean.dtype;
+  run(problem, {x.data(), dy.data(), gamma.data(), beta.data(), mean.data(), rstd.data()},
+      {memory(dx), memory(dgamma), memory(dbeta), nullptr, nullptr, nullptr}, at::get_num_threads());
+  return Grads{dx, dgamma, dbeta};
+}
+
+Grads backward_of_operator(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& mean, const at::Tensor& rstd,
+                           const at::Tensor& gamma, const at::Tensor& beta, std::array<bool, 3> wanted, bool silu) {
+  using Tensor = const at::Tensor&;
+  using Optional = const std::optional<at::Tensor>&;
+  static const auto operator_ =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("groupnorm::group_norm_backward", "")
+          .typed<Grads(Tensor, Tensor, Tensor, Tensor, Optional, Optional, std::array<bool, 3>,
+                       std::optional<c10::string_view>)>();
+  const auto optional = [](Tensor tensor) { return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt; };
+  return operator_.call(dy, x, mean, rstd, optional(gamma), optional(beta), wanted,
+                        silu ? std::optional<c10::string_view>("silu") : std::nullopt);
+}
+
+// ---- the function of autograd ----
+
+struct GroupNorm : torch::autograd::Function<GroupNorm> {
+  static constexpr bool is_traceable = true;  // by compiled autograd: what backward reads is what was saved
+
+  // weight and bias again, for autograd: a tensor that is not there is none of its variables.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias, const Forward& arguments) {
+    Forward::Result result = arguments.compute();
+    const at::Tensor none;
+    context->save_for_backward({input, std::move(result.mean), std::move(result.rstd), weight ? *weight : none,
+                                bias && arguments.silu ? *bias : none});
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["silu"] = arguments.silu;
+    return result.y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    RECORD_FUNCTION("groupnorm::group_norm_backward", c10::ArrayRef<const c10::IValue>{});
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &dy = grads[0], &x = saved[0], &mean = saved[1], &rstd = saved[2], &weight = saved[3];
+    const at::Tensor& bias = saved[4];
+    const bool silu = context->saved_data["silu"].toBool(), has_bias = context->saved_data["has_bias"].toBool();
+    size_t edge = 0;
+    std::array<bool, 3> wanted{};
+    wanted[0] = context->needs_input_grad(edge++);
+    if (weight.defined()) wanted[1] = context->needs_input_grad(edge++);
+    if (has_bias) wanted[2] = context->needs_input_grad(edge++);
+
+    std::optional<Grads> found;
+    // A graph of the gradient is the operator's affair.
+    if (unwatched() && !records({&dy, &x, &weight, &bias})) {
+      found = backward_of_plain(dy, x, mean, rstd, weight, bias, wanted, silu);
+    }
+    if (!found) found = backward_of_operator(dy, x, mean, rstd, weight, bias, wanted, silu);
+    auto& [dx, dgamma, dbeta] = *found;
+    return {dx, dgamma, dbeta, at::Tensor()};
+  }
+};
+
+// ---- Python ----
+
+bool is_own(nb::handle object) { return THPVariable_CheckExact(object.ptr()); }
+
+bool unpack_optional(nb::handle object, std::optional<at::Tensor>* tensor) {
+  if (object.is_none()) return true;
+  if (!is_own(object)) return false;
+  *tensor = THPVariable_Unpack(object.ptr());
+  return true;
+}
+
+nb::object group_norm(nb::handle input_, nb::handle num_groups, nb::handle weight_, nb::handle bias_, nb::handle eps,
+                      nb::handle activation) {
+  if (!is_own(input_) || !PyLong_CheckExact(num_groups.ptr()) || !PyFloat_CheckExact(eps.ptr())) return nb::none();
+  std::optional<at::Tensor> weight, bias;
+  if (!unpack_optional(weight_, &weight) || !unpack_optional(bias_, &bias) || !unwatched()) return nb::none();
+  const at::Tensor& input = THPVariable_Unpack(input_.ptr());
+
+  Forward arguments{};
+  arguments.silu = !activation.is_none();
+  if (arguments.silu && !(PyUnicode_CheckExact(activation.ptr()) &&
+                          PyUnicode_CompareWithASCIIString(activation.ptr(), "silu") == 0)) {
+    return nb::none();
+  }
+  int overflow;
+  arguments.groups = PyLong_AsLongLongAndOverflow(num_groups.ptr(), &overflow);
+  arguments.eps = PyFloat_AS_DOUBLE(eps.ptr());
+  const at::Tensor none;
+  const at::Tensor& gamma = weight ? *weight : none;
+  const at::Tensor& beta = bias ? *bias : none;
+  Operand& x = arguments.x;
+  if (overflow || arguments.groups < 1 || !(arguments.eps >= -1e300 && arguments.eps <= 1e300) || !read(input, &x) ||
+      !read_optional(gamma, &arguments.gamma) || !read_optional(beta, &arguments.beta) || x.rank() < 2 ||
+      x.size(1) % arguments.groups != 0 || !layout_of(x, &arguments.layout) || !is_affine(arguments.gamma, x) ||
+      !is_affine(arguments.beta, x)) {
+    return nb::none();
+  }
+  at::Tensor output;
+  {
+    nb::gil_scoped_release release;
+    RECORD_FUNCTION("groupnorm::group_norm", c10::ArrayRef<const c10::IValue>{});
+    output = records({&input, &gamma, &beta}) ? GroupNorm::apply(input, weight, bias, arguments) : arguments.compute().y;
+  }
+  return nb::steal(THPVariable_Wrap(std::move(output)));
+}
+
+}  // namespace
+}  // namespace groupnorm::torch_function
+
+NB_MODULE(GROUPNORM_TORCH_MODULE, m) {
+  const nb::object capsule = nb::module_::import_("groupnorm._core").attr("RUN");
+  void* const run = PyCapsule_GetPointer(capsule.ptr(), groupnorm::kRunCapsule);
+  if (!run) throw nb::python_error();
+  groupnorm::torch_function::run = reinterpret_cast<groupnorm::Run*>(run);
+  m.def("group_norm", &groupnorm::torch_function::group_norm, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none());
+}
