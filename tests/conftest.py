@@ -43,6 +43,15 @@ def threads_kept() -> Iterator[None]:
     groupnorm.threads._forced = before
 
 
+@pytest.fixture(params=["in C++", "in Python"])
+def each_function(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """groupnorm.torch with its autograd function in C++, as it is built, and with that in Python."""
+    from groupnorm.torch import eager
+
+    if request.param == "in Python":
+        monkeypatch.setattr(eager, "built", None)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The material beside the checkout, which the project itself never needs."""

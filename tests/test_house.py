@@ -101,7 +101,14 @@ def test_golden_comes_before_compare_and_both_before_the_command_line(room):
 
 
 # What a room of csrc may include of the others.
-NEIGHBOURS = {"core": set(), "acl": set(), "nnopbase": {"acl"}, "aclnn": {"core", "nnopbase"}, "python": {"core"}}
+NEIGHBOURS = {
+    "core": set(),
+    "acl": set(),
+    "nnopbase": {"acl"},
+    "aclnn": {"core", "nnopbase"},
+    "python": {"core"},
+    "torch": {"core", "python"},
+}
 
 
 @pytest.mark.parametrize("room", NEIGHBOURS)

@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: `make test` installs it")
 import groupnorm.torch as gt  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("each_function")
+
 nn = torch.nn
 
 

@@ -6,6 +6,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed: `make test`
 pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest: `make test` installs it")
 import groupnorm.torch as gt  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("each_function")
+
 common = pytest.importorskip("torch.testing._internal.common_methods_invocations")
 OPERATOR = next(op for op in common.op_db if op.name == "nn.functional.group_norm")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

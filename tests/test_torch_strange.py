@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import groupnorm.torch as gt  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("each_function")
+
 X = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 W = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 

@@ -9,6 +9,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E4
 
 import groupnorm.torch as gt  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("each_function")
+
 ACTIVATIONS = (None, "silu")
 
 

@@ -11,13 +11,15 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <nanobind/nanobind.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <array>
+#include <exception>
 #include <initializer_list>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 
@@ -34,7 +36,15 @@ using c10::DispatchKey;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using Grads = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using BackwardOperator = Grads(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& mean,
+                               const at::Tensor& rstd, const std::optional<at::Tensor>& gamma,
+                               const std::optional<at::Tensor>& beta, std::array<bool, 3> wanted,
+                               std::optional<c10::string_view> activation);
+
+// Found when the module is loaded.
 Run* run = nullptr;  // the core
+std::optional<c10::TypedOperatorHandle<BackwardOperator>> backward_operator;
 
 // ---- what is plain ----
 
@@ -181,8 +191,6 @@ struct Forward {
   }
 };
 
-using Grads = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
 // What a hook made of what was saved may be anything.
 std::optional<Grads> backward_of_plain(const at::Tensor& dy_, const at::Tensor& x_, const at::Tensor& mean_,
                                        const at::Tensor& rstd_, const at::Tensor& gamma_, const at::Tensor& beta_,
@@ -219,16 +227,11 @@ std::optional<Grads> backward_of_plain(const at::Tensor& dy_, const at::Tensor& 
 
 Grads backward_of_operator(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& mean, const at::Tensor& rstd,
                            const at::Tensor& gamma, const at::Tensor& beta, std::array<bool, 3> wanted, bool silu) {
-  using Tensor = const at::Tensor&;
-  using Optional = const std::optional<at::Tensor>&;
-  static const auto operator_ =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("groupnorm::group_norm_backward", "")
-          .typed<Grads(Tensor, Tensor, Tensor, Tensor, Optional, Optional, std::array<bool, 3>,
-                       std::optional<c10::string_view>)>();
-  const auto optional = [](Tensor tensor) { return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt; };
-  return operator_.call(dy, x, mean, rstd, optional(gamma), optional(beta), wanted,
-                        silu ? std::optional<c10::string_view>("silu") : std::nullopt);
+  const auto optional = [](const at::Tensor& tensor) {
+    return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+  };
+  return backward_operator->call(dy, x, mean, rstd, optional(gamma), optional(beta), wanted,
+                                 silu ? std::optional<c10::string_view>("silu") : std::nullopt);
 }
 
 // ---- the function of autograd ----
@@ -291,8 +294,8 @@ nb::object group_norm(nb::handle input_, nb::handle num_groups, nb::handle weigh
 
   Forward arguments{};
   arguments.silu = !activation.is_none();
-  if (arguments.silu && !(PyUnicode_CheckExact(activation.ptr()) &&
-                          PyUnicode_CompareWithASCIIString(activation.ptr(), "silu") == 0)) {
+  if (arguments.silu &&
+      !(PyUnicode_CheckExact(activation.ptr()) && PyUnicode_CompareWithASCIIString(activation.ptr(), "silu") == 0)) {
     return nb::none();
   }
   int overflow;
@@ -309,10 +312,17 @@ nb::object group_norm(nb::handle input_, nb::handle num_groups, nb::handle weigh
     return nb::none();
   }
   at::Tensor output;
-  {
+  try {
     nb::gil_scoped_release release;
     RECORD_FUNCTION("groupnorm::group_norm", c10::ArrayRef<const c10::IValue>{});
-    output = records({&input, &gamma, &beta}) ? GroupNorm::apply(input, weight, bias, arguments) : arguments.compute().y;
+    output =
+        records({&input, &gamma, &beta}) ? GroupNorm::apply(input, weight, bias, arguments) : arguments.compute().y;
+  } catch (python_error& error) {  // of a hook on what is saved: checkpointing ends a forward so
+    error.restore();
+    throw nb::python_error();
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(std::current_exception());
+    throw nb::python_error();
   }
   return nb::steal(THPVariable_Wrap(std::move(output)));
 }
@@ -320,11 +330,16 @@ nb::object group_norm(nb::handle input_, nb::handle num_groups, nb::handle weigh
 }  // namespace
 }  // namespace groupnorm::torch_function
 
+// After the operators were defined.
 NB_MODULE(GROUPNORM_TORCH_MODULE, m) {
+  namespace function = groupnorm::torch_function;
   const nb::object capsule = nb::module_::import_("groupnorm._core").attr("RUN");
   void* const run = PyCapsule_GetPointer(capsule.ptr(), groupnorm::kRunCapsule);
   if (!run) throw nb::python_error();
-  groupnorm::torch_function::run = reinterpret_cast<groupnorm::Run*>(run);
-  m.def("group_norm", &groupnorm::torch_function::group_norm, nb::arg().none(), nb::arg().none(), nb::arg().none(),
-        nb::arg().none(), nb::arg().none(), nb::arg().none());
+  function::run = reinterpret_cast<groupnorm::Run*>(run);
+  function::backward_operator = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("groupnorm::group_norm_backward", "")
+                                    .typed<function::BackwardOperator>();
+  m.def("group_norm", &function::group_norm, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        nb::arg().none(), nb::arg().none());
 }

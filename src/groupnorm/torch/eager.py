@@ -5,8 +5,8 @@ costs a small tensor several times what computing does. What is compiled, traced
 subclass of Tensor goes there; everything else comes here, to the same kernels. Whether a tensor is plain is found in
 C++ (csrc/python/tensor.h), through what PyTorch has for that since 2.10; with an older one nothing comes here.
 
-Where groupnorm was built for the PyTorch that runs, the whole of it is C++, the derivative too (csrc/torch/function.cc):
-Python that has left the caches while convolutions ran costs a derivative some 60 microseconds.
+Where groupnorm was built for the PyTorch that runs, the whole of it is C++, with its derivative
+(csrc/torch/function.cc): Python that left the caches while convolutions ran costs a derivative some 60 microseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .. import _core
 from . import ops
 from .check import Tensor
 from .ops import Grads
-
 
 
 def _built() -> Callable[..., Tensor | None] | None:
