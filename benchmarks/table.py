@@ -126,15 +126,16 @@ def acl_table(result: dict) -> str:
 def training_table(result: dict) -> str:
     """A step of both modules."""
     lines = [
-        "| layout | dtype | SiLU | torch, ms | ours, ms | torch / ours | "
+        "| layout | dtype | SiLU | torch, ms | ours, ms | torch / ours | torch / torch again | "
         "of a step in GroupNorm's backward: torch | ours |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in result["rows"]:
         ms, share = row["milliseconds"], row["share"]
         lines.append(
             f"| {row['layout']} | {row['dtype']} | {'with' if row['fused'] else 'without'} | {ms['torch']:.1f} | "
-            f"{ms['groupnorm']:.1f} | {row['ratio']:.2f} | {share['torch']:.1%} | {share['groupnorm']:.1%} |"
+            f"{ms['groupnorm']:.1f} | {row['ratio']:.3f} | {row['ratio_of_equals']:.3f} | "
+            f"{share['torch']:.1%} | {share['groupnorm']:.1%} |"
         )
     lines += [
         "",
