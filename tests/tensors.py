@@ -36,6 +36,33 @@ def make(shape=(2, 6, 4, 5), groups=3, dtype=torch.float32, parameter=None, layo
     return dy, x, mean, rstd, weight, bias
 
 
+class Subclass(torch.Tensor):
+    pass
+
+
+def not_plain(x):
+    """Tensors [2, 4, 3] that the short ways leave, and what is none."""
+    return {
+        "subclass": x.as_subclass(Subclass),
+        "meta": x.to("meta"),
+        "negated": torch._neg_view(x),
+        "integers": x.int(),
+        "complex": x.to(torch.complex64),
+        "conjugated": x.to(torch.complex64).conj(),
+        "permuted": LAYOUTS["permuted"](x),
+        "slice": LAYOUTS["slice"](x),
+        "unaligned": LAYOUTS["unaligned"](x),
+        "expanded": x[:1].expand(2, 4, 3),
+        "sparse": x.to_sparse(),
+        "mkldnn": x.to_mkldnn(),
+        "nested": torch.nested.nested_tensor([x[0], x[1]]),
+        "zero": torch._efficientzerotensor(2, 4, 3),
+        "vector": x[0, 0],
+        "array": x.numpy(),
+        "none": None,
+    }
+
+
 def same(a, b):
     """The same bits, and None where there is None."""
     if a is None or b is None:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import groupnorm.torch as gt  # noqa: E402
 from groupnorm import _core  # noqa: E402
 from groupnorm.torch import eager  # noqa: E402
-from tensors import ACTIVATIONS, LAYOUTS, OPS, make, narrow_pairs, same  # noqa: E402
+from tensors import ACTIVATIONS, LAYOUTS, OPS, Subclass, make, narrow_pairs, not_plain, same  # noqa: E402
 
 X = torch.randn(2, 4, 3)
 W = torch.randn(4)
@@ -110,30 +110,7 @@ def test_shapes_at_the_edge(shape):
 # ---- what it leaves ----
 
 
-class Subclass(torch.Tensor):
-    pass
-
-
-NOT_PLAIN = {
-    "subclass": X.as_subclass(Subclass),
-    "meta": X.to("meta"),
-    "negated": torch._neg_view(X),
-    "integers": X.int(),
-    "complex": torch.randn(2, 4, 3, dtype=torch.complex64),
-    "conjugated": torch.randn(2, 4, 3, dtype=torch.complex64).conj(),
-    "permuted": LAYOUTS["permuted"](X),
-    "slice": LAYOUTS["slice"](X),
-    "unaligned": LAYOUTS["unaligned"](X),
-    "expanded": X[:1].expand(2, 4, 3),
-    "sparse": X.to_sparse(),
-    "mkldnn": X.to_mkldnn(),
-    "quantized": torch.quantize_per_tensor(X, 0.1, 0, torch.qint8),
-    "nested": torch.nested.nested_tensor([X[0], X[1]]),
-    "zero": torch._efficientzerotensor(2, 4, 3),
-    "vector": X[0, 0],
-    "array": X.numpy(),
-    "none": None,
-}
+NOT_PLAIN = not_plain(X)
 
 
 @pytest.mark.parametrize("name", NOT_PLAIN)

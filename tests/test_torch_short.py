@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: `make test`
 import groupnorm.torch as gt  # noqa: E402
 from groupnorm import _core  # noqa: E402
 from groupnorm.torch import eager, ops  # noqa: E402
-from tensors import ACTIVATIONS, LAYOUTS, OPS, make, narrow_pairs, same  # noqa: E402
+from tensors import ACTIVATIONS, OPS, Subclass, make, narrow_pairs, not_plain, same  # noqa: E402
 
 MASKS = list(itertools.product([True, False], repeat=3))
 
@@ -103,26 +103,7 @@ X = torch.randn(2, 4, 3)
 W = torch.randn(4)
 
 
-class Subclass(torch.Tensor):
-    pass
-
-
-NOT_PLAIN = {
-    "subclass": X.as_subclass(Subclass),
-    "meta": X.to("meta"),
-    "negated": torch._neg_view(X),
-    "integers": X.int(),
-    "permuted": LAYOUTS["permuted"](X),
-    "slice": LAYOUTS["slice"](X),
-    "unaligned": LAYOUTS["unaligned"](X),
-    "expanded": X[:1].expand(2, 4, 3),
-    "sparse": X.to_sparse(),
-    "mkldnn": X.to_mkldnn(),
-    "zero": torch._efficientzerotensor(2, 4, 3),
-    "vector": X[0, 0],
-    "array": X.numpy(),
-    "none": None,
-}
+NOT_PLAIN = not_plain(X)
 
 
 @pytest.mark.parametrize("name", NOT_PLAIN)

@@ -135,34 +135,10 @@ bool read_optional(nb::handle object, Watch watch, Operand* operand) {
   return object.is_none() || read(object, watch, operand);
 }
 
-bool layout_of(const Operand& x, Layout* layout) {
-  *layout = x.lies_in(Layout::kContiguous) ? Layout::kContiguous : Layout::kChannelsLast;
-  return x.lies_in(*layout);
-}
-
-bool is_affine(const Operand& parameter, const Operand& x) {
-  return !parameter.present || (goes_with(parameter.dtype, x.dtype) && parameter.has_shape({x.size(1)}) &&
-                                parameter.lies_in(Layout::kContiguous));
-}
-
 bool activation_of(nb::handle object, Activation* activation) {
   *activation = object.is_none() ? Activation::kNone : Activation::kSwish;
   if (object.is_none()) return true;
   return PyUnicode_CheckExact(object.ptr()) && PyUnicode_CompareWithASCIIString(object.ptr(), "silu") == 0;
-}
-
-// The sizes of x [N, C, *] that run() takes.
-Problem problem_of(Operator op, const Operand& x, Layout layout, int64_t groups) {
-  Problem problem{};
-  problem.op = op;
-  problem.dtype = x.dtype;
-  problem.layout = layout;
-  problem.n = x.size(0);
-  problem.channels = x.size(1);
-  problem.length = 1;
-  for (int axis = 2; axis < x.rank(); ++axis) problem.length *= x.size(axis);
-  problem.groups = groups;
-  return problem;
 }
 
 // ---- outputs ----
@@ -278,16 +254,9 @@ nb::object group_norm_backward(bool may_record, bool may_negate, int threads, nb
   Activation follows;
   if (!torch.exchange || !read(x_, watch, &x) || !read(dy_, watch, &dy) || !read(mean_, watch, &mean) ||
       !read(rstd_, watch, &rstd) || !read_optional(gamma_, watch, &gamma) || !read_optional(beta_, watch, &beta) ||
-      dy.dtype != x.dtype || rstd.dtype != mean.dtype || !goes_with(mean.dtype, x.dtype) || x.rank() < 2 ||
-      !dy.same_shape(x) || !layout_of(x, &layout) || !dy.lies_in(layout) || mean.rank() != 2 ||
-      !activation_of(activation, &follows)) {
+      !fit_backward(dy, x, mean, rstd, gamma, beta, &layout) || !activation_of(activation, &follows)) {
     return nb::none();
   }
-  const int64_t n = x.size(0), channels = x.size(1), groups = mean.size(1);
-  for (const Operand* stats : {&mean, &rstd}) {
-    if (!stats->has_shape({n, groups}) || !stats->lies_in(Layout::kContiguous)) return nb::none();
-  }
-  if (groups < 1 || channels % groups != 0 || !is_affine(gamma, x) || !is_affine(beta, x)) return nb::none();
 
   bool wanted[3];
   if (PySequence_Size(mask.ptr()) != 3) {
@@ -302,11 +271,8 @@ nb::object group_norm_backward(bool may_record, bool may_negate, int threads, nb
   if (wanted[1] && !dgamma.make_like(gamma_, gamma, Layout::kContiguous)) return nb::none();
   if (wanted[2] && !dbeta.make_like(gamma_, gamma, Layout::kContiguous)) return nb::none();
 
-  Problem problem = problem_of(Operator::kGroupNormBackward, x, layout, groups);
-  problem.gamma_dtype = gamma.present ? gamma.dtype : mean.dtype;
-  problem.beta_dtype = beta.present ? beta.dtype : problem.gamma_dtype;
-  problem.stats_dtype = mean.dtype;
-  problem.activation = follows;
+  const Problem problem =
+      problem_of(Operator::kGroupNormBackward, x, gamma, beta, mean.dtype, layout, mean.size(1), follows);
   run_released(problem, {x.data(), dy.data(), gamma.data(), beta.data(), mean.data(), rstd.data()},
                {dx.data(), dgamma.data(), dbeta.data(), nullptr, nullptr, nullptr}, threads);
   return nb::make_tuple(dx.owner, dgamma.owner, dbeta.owner);
@@ -319,26 +285,21 @@ nb::object group_norm(bool may_record, bool may_negate, int threads, nb::handle 
   Layout layout;
   Activation follows;
   if (!torch.exchange || !read(x_, watch, &x) || !read_optional(gamma_, watch, &gamma) ||
-      !read_optional(beta_, watch, &beta) || x.rank() < 2 || !layout_of(x, &layout) || !is_affine(gamma, x) ||
-      !is_affine(beta, x) || !activation_of(activation, &follows) || !PyLong_CheckExact(num_groups.ptr()) ||
-      !PyFloat_CheckExact(eps_.ptr())) {
+      !read_optional(beta_, watch, &beta) || !activation_of(activation, &follows) ||
+      !PyLong_CheckExact(num_groups.ptr()) || !PyFloat_CheckExact(eps_.ptr())) {
     return nb::none();
   }
   int overflow;
   const long long groups = PyLong_AsLongLongAndOverflow(num_groups.ptr(), &overflow);
   const double eps = PyFloat_AS_DOUBLE(eps_.ptr());
-  if (overflow || groups < 1 || x.size(1) % groups != 0 || !(eps >= -1e300 && eps <= 1e300)) return nb::none();
+  if (overflow || !fit_forward(x, gamma, beta, groups, eps, &layout)) return nb::none();
 
-  const DType stats = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  const DType stats = statistics_of(x.dtype);
   Output y, mean, rstd;
   if (!y.make_like(x_, x, layout) || !mean.make_table(x_, x.size(0), groups, stats)) return nb::none();
   if (!rstd.make_like(mean.owner, mean, Layout::kContiguous)) return nb::none();
-  Problem problem = problem_of(Operator::kGroupNorm, x, layout, groups);
-  problem.gamma_dtype = gamma.present ? gamma.dtype : stats;
-  problem.beta_dtype = beta.present ? beta.dtype : stats;
-  problem.stats_dtype = stats;
+  Problem problem = problem_of(Operator::kGroupNorm, x, gamma, beta, stats, layout, groups, follows);
   problem.eps = eps;
-  problem.activation = follows;
   run_released(problem, {x.data(), nullptr, gamma.data(), beta.data(), nullptr, nullptr},
                {nullptr, nullptr, nullptr, y.data(), mean.data(), rstd.data()}, threads);
   return nb::make_tuple(y.owner, mean.owner, rstd.owner);

@@ -71,9 +71,9 @@ bool dtype_of(at::ScalarType from, DType* to) {
 struct Operand {
   const at::Tensor* tensor = nullptr;
   DType dtype = DType::kFloat32;
+  bool present = false;
 
-  bool present() const { return tensor != nullptr; }
-  const void* data() const { return present() ? tensor->const_data_ptr() : nullptr; }
+  const void* data() const { return present ? tensor->const_data_ptr() : nullptr; }
   int rank() const { return static_cast<int>(tensor->dim()); }
   int64_t size(int axis) const { return tensor->sizes()[axis]; }
   bool lies_in(Layout layout) const {
@@ -83,6 +83,7 @@ struct Operand {
                                          : is_channels_last<int64_t>(rank(), shape, strides, 1);
   }
   bool has_shape(at::IntArrayRef shape) const { return tensor->sizes() == shape; }
+  bool same_shape(const Operand& other) const { return has_shape(other.tensor->sizes()); }
 };
 
 // A dense tensor of the CPU that is neither negated nor wrapped nor of a class in Python, and moves in no forward mode.
@@ -94,6 +95,7 @@ bool read(const at::Tensor& tensor, Operand* operand) {
     return false;
   }
   operand->tensor = &tensor;
+  operand->present = true;
   if (tensor._fw_grad(0).defined()) return false;
   if (tensor.numel() == 0) return true;
   const int64_t size = static_cast<int64_t>(tensor.itemsize());
@@ -102,20 +104,6 @@ bool read(const at::Tensor& tensor, Operand* operand) {
 }
 
 bool read_optional(const at::Tensor& tensor, Operand* operand) { return !tensor.defined() || read(tensor, operand); }
-
-bool layout_of(const Operand& x, Layout* layout) {
-  *layout = x.lies_in(Layout::kContiguous) ? Layout::kContiguous : Layout::kChannelsLast;
-  return x.lies_in(*layout);
-}
-
-bool is_affine(const Operand& parameter, const Operand& x) {
-  return !parameter.present() || (goes_with(parameter.dtype, x.dtype) && parameter.has_shape({x.size(1)}) &&
-                                  parameter.lies_in(Layout::kContiguous));
-}
-
-bool is_table(const Operand& stats, const Operand& x, int64_t groups) {
-  return stats.has_shape({x.size(0), groups}) && stats.lies_in(Layout::kContiguous);
-}
 
 // Whether no mode, trace or transform has to see what is called.
 bool unwatched() {
@@ -143,45 +131,27 @@ at::Tensor new_strided(at::IntArrayRef shape, at::IntArrayRef strides, at::Scala
 
 at::Tensor new_like(const at::Tensor& x) { return new_strided(x.sizes(), x.strides(), x.scalar_type()); }
 
-// The sizes of x [N, C, *] that the core takes.
-Problem problem_of(Operator op, const Operand& x, Layout layout, int64_t groups, bool silu) {
-  Problem problem{};
-  problem.op = op;
-  problem.dtype = x.dtype;
-  problem.layout = layout;
-  problem.n = x.size(0);
-  problem.channels = x.size(1);
-  problem.length = 1;
-  for (int axis = 2; axis < x.rank(); ++axis) problem.length *= x.size(axis);
-  problem.groups = groups;
-  problem.activation = silu ? Activation::kSwish : Activation::kNone;
-  return problem;
-}
-
 // The arguments of a forward that were found to be plain.
 struct Forward {
   Operand x, gamma, beta;
   Layout layout;
   int64_t groups;
   double eps;
-  bool silu;
+  Activation activation;
 
   struct Result {
     at::Tensor y, mean, rstd;
   };
 
   Result compute() const {
-    const DType stats = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    const DType stats = statistics_of(x.dtype);
     const int64_t table[] = {x.size(0), groups}, strides[] = {std::max<int64_t>(groups, 1), 1};
     Result result;
     result.y = new_like(*x.tensor);
     for (at::Tensor* one : {&result.mean, &result.rstd}) {
       *one = new_strided(table, strides, stats == DType::kFloat64 ? at::kDouble : at::kFloat);
     }
-    Problem problem = problem_of(Operator::kGroupNorm, x, layout, groups, silu);
-    problem.gamma_dtype = gamma.present() ? gamma.dtype : stats;
-    problem.beta_dtype = beta.present() ? beta.dtype : stats;
-    problem.stats_dtype = stats;
+    Problem problem = problem_of(Operator::kGroupNorm, x, gamma, beta, stats, layout, groups, activation);
     problem.eps = eps;
     run(problem, {x.data(), nullptr, gamma.data(), beta.data(), nullptr, nullptr},
         {nullptr, nullptr, nullptr, result.y.mutable_data_ptr(), result.mean.mutable_data_ptr(),
@@ -194,32 +164,24 @@ struct Forward {
 // What a hook made of what was saved may be anything.
 std::optional<Grads> backward_of_plain(const at::Tensor& dy_, const at::Tensor& x_, const at::Tensor& mean_,
                                        const at::Tensor& rstd_, const at::Tensor& gamma_, const at::Tensor& beta_,
-                                       std::array<bool, 3> wanted, bool silu) {
+                                       std::array<bool, 3> wanted, Activation activation) {
   Operand dy, x, mean, rstd, gamma, beta;
   Layout layout;
   if (!read(x_, &x) || !read(dy_, &dy) || !read(mean_, &mean) || !read(rstd_, &rstd) ||
-      !read_optional(gamma_, &gamma) || !read_optional(beta_, &beta) || dy.dtype != x.dtype ||
-      rstd.dtype != mean.dtype || !goes_with(mean.dtype, x.dtype) || x.rank() < 2 || !dy.has_shape(x_.sizes()) ||
-      !layout_of(x, &layout) || !dy.lies_in(layout) || mean.rank() != 2) {
-    return std::nullopt;
-  }
-  const int64_t groups = mean.size(1);
-  if (groups < 1 || x.size(1) % groups != 0 || !is_table(mean, x, groups) || !is_table(rstd, x, groups) ||
-      !is_affine(gamma, x) || !is_affine(beta, x)) {
+      !read_optional(gamma_, &gamma) || !read_optional(beta_, &beta) ||
+      !fit_backward(dy, x, mean, rstd, gamma, beta, &layout)) {
     return std::nullopt;
   }
   // dgamma and dbeta are made like gamma.
-  if ((wanted[1] || wanted[2]) && !gamma.present()) return std::nullopt;
+  if ((wanted[1] || wanted[2]) && !gamma.present) return std::nullopt;
   at::Tensor dx, dgamma, dbeta;
   if (wanted[0]) dx = new_like(x_);
   if (wanted[1]) dgamma = new_like(gamma_);
   if (wanted[2]) dbeta = new_like(gamma_);
   const auto memory = [](at::Tensor& output) { return output.defined() ? output.mutable_data_ptr() : nullptr; };
 
-  Problem problem = problem_of(Operator::kGroupNormBackward, x, layout, groups, silu);
-  problem.gamma_dtype = gamma.present() ? gamma.dtype : mean.dtype;
-  problem.beta_dtype = beta.present() ? beta.dtype : problem.gamma_dtype;
-  problem.stats_dtype = mean.dtype;
+  const Problem problem =
+      problem_of(Operator::kGroupNormBackward, x, gamma, beta, mean.dtype, layout, mean.size(1), activation);
   run(problem, {x.data(), dy.data(), gamma.data(), beta.data(), mean.data(), rstd.data()},
       {memory(dx), memory(dgamma), memory(dbeta), nullptr, nullptr, nullptr}, at::get_num_threads());
   return Grads{dx, dgamma, dbeta};
@@ -243,11 +205,12 @@ struct GroupNorm : torch::autograd::Function<GroupNorm> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, const Forward& arguments) {
     Forward::Result result = arguments.compute();
+    const bool silu = arguments.activation == Activation::kSwish;
     const at::Tensor none;
-    context->save_for_backward({input, std::move(result.mean), std::move(result.rstd), weight ? *weight : none,
-                                bias && arguments.silu ? *bias : none});
+    context->save_for_backward(
+        {input, std::move(result.mean), std::move(result.rstd), weight ? *weight : none, bias && silu ? *bias : none});
     context->saved_data["has_bias"] = bias.has_value();
-    context->saved_data["silu"] = arguments.silu;
+    context->saved_data["silu"] = silu;
     return result.y;
   }
 
@@ -266,7 +229,7 @@ struct GroupNorm : torch::autograd::Function<GroupNorm> {
     std::optional<Grads> found;
     // A graph of the gradient is the operator's affair.
     if (unwatched() && !records({&dy, &x, &weight, &bias})) {
-      found = backward_of_plain(dy, x, mean, rstd, weight, bias, wanted, silu);
+      found = backward_of_plain(dy, x, mean, rstd, weight, bias, wanted, silu ? Activation::kSwish : Activation::kNone);
     }
     if (!found) found = backward_of_operator(dy, x, mean, rstd, weight, bias, wanted, silu);
     auto& [dx, dgamma, dbeta] = *found;
@@ -293,10 +256,11 @@ nb::object group_norm(nb::handle input_, nb::handle num_groups, nb::handle weigh
   const at::Tensor& input = THPVariable_Unpack(input_.ptr());
 
   Forward arguments{};
-  arguments.silu = !activation.is_none();
-  if (arguments.silu &&
-      !(PyUnicode_CheckExact(activation.ptr()) && PyUnicode_CompareWithASCIIString(activation.ptr(), "silu") == 0)) {
-    return nb::none();
+  if (!activation.is_none()) {
+    if (!PyUnicode_CheckExact(activation.ptr()) || PyUnicode_CompareWithASCIIString(activation.ptr(), "silu") != 0) {
+      return nb::none();
+    }
+    arguments.activation = Activation::kSwish;
   }
   int overflow;
   arguments.groups = PyLong_AsLongLongAndOverflow(num_groups.ptr(), &overflow);
@@ -304,11 +268,9 @@ nb::object group_norm(nb::handle input_, nb::handle num_groups, nb::handle weigh
   const at::Tensor none;
   const at::Tensor& gamma = weight ? *weight : none;
   const at::Tensor& beta = bias ? *bias : none;
-  Operand& x = arguments.x;
-  if (overflow || arguments.groups < 1 || !(arguments.eps >= -1e300 && arguments.eps <= 1e300) || !read(input, &x) ||
-      !read_optional(gamma, &arguments.gamma) || !read_optional(beta, &arguments.beta) || x.rank() < 2 ||
-      x.size(1) % arguments.groups != 0 || !layout_of(x, &arguments.layout) || !is_affine(arguments.gamma, x) ||
-      !is_affine(arguments.beta, x)) {
+  if (overflow || !read(input, &arguments.x) || !read_optional(gamma, &arguments.gamma) ||
+      !read_optional(beta, &arguments.beta) ||
+      !fit_forward(arguments.x, arguments.gamma, arguments.beta, arguments.groups, arguments.eps, &arguments.layout)) {
     return nb::none();
   }
   at::Tensor output;
