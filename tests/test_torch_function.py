@@ -48,6 +48,18 @@ def test_it_is_built():
     assert eager.built is not None
 
 
+def test_doctor_tells_which_there_is(capsys, monkeypatch):
+    from groupnorm.cli import main
+
+    def shown():
+        main(["doctor"])
+        return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+    assert "autograd in C++, built for PyTorch" in shown()
+    monkeypatch.setattr(eager, "built", None)
+    assert "autograd in Python: this build is not for PyTorch" in shown()
+
+
 def test_without_it_python_takes_its_place():
     code = """
         import sys, torch

@@ -23,7 +23,7 @@ from ..threads import get_num_threads
 # What each optional package is for.
 OPTIONAL = {
     "ml_dtypes": "bfloat16 NumPy arrays",
-    "torch": "CPU tensors through DLPack; a rival in benchmarks, a second opinion in tests",
+    "torch": "groupnorm.torch; CPU tensors through DLPack; a rival in benchmarks, a second opinion in tests",
     "jax": "CPU arrays through DLPack; a rival in benchmarks",
     "triton": "the kernels for GPUs and NPUs",
     "matplotlib": "pictures of benchmarks and examples",
@@ -80,6 +80,18 @@ def _triton() -> str:
     return "\n".join([f"runs on: {'the interpreter (TRITON_INTERPRET=1)' if INTERPRETED else runs}", *words])
 
 
+def _autograd() -> str:
+    try:
+        from ..torch import eager
+    except Exception as error:  # whatever a broken installation raises is the answer
+        return f"none: {type(error).__name__}: {error}"
+    import torch
+
+    if eager.built is None:
+        return f"in Python: this build is not for PyTorch {torch.__version__} (docs/torch.md)"
+    return f"in C++, built for PyTorch {torch.__version__}"
+
+
 def _optional(package: str) -> str:
     try:
         importlib.import_module(package)
@@ -108,6 +120,7 @@ def doctor() -> None:
     table.add_row("SIMD levels, best first", Text(_levels()))
     table.add_row("threads", Text(_threads()))
     table.add_row("ACL", Text(_acl()))
+    table.add_row("PyTorch's autograd", Text(_autograd()))
     table.add_row("Triton kernels, targets", Text(_triton()))
     table.add_section()
     for package, purpose in OPTIONAL.items():
