@@ -185,6 +185,29 @@ def test_nan_and_infinity_have_the_same_bits_and_stay_in_their_group(dtype, spec
 _ORDER = ("dy", "x", "mean", "rstd", "gamma")
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((1, 512, 64), 1), ((1, 512, 4, 16), 512), ((1, 2, 144), 2), ((1, 2, 144), 1), ((3, 6, 16), 3),
+        ((2, 48, 1100), 48), ((2, 40, 1), 8), ((2, 40), 40),
+    ],
+)  # fmt: skip
+def test_sums_that_underflow_are_plus_zero(shape, groups, sign):
+    """Products below the smallest number leave a zero, which has their sign or not, as the sum was cut."""
+    x = np.full(shape, -1e-10 * sign, np.float32)
+    dy = np.full(shape, 1e-45, np.float32)
+    mean = np.full((shape[0], groups), sign, np.float32)
+    for rstd in (mean / 4 * sign, mean * 2.0**-10 * sign):
+        found = set()
+        for level, threads, layout in itertools.product(ISA_LEVELS, (1, 2, 3), (np.asarray, channels_last)):
+            assert _core.select_isa(level)
+            grads = groupnorm.group_norm_backward(layout(dy), layout(x), mean, rstd, num_threads=threads)
+            found.add(tuple(bits(grad) for grad in grads))
+        _core.select_isa(None)
+        assert len(found) == 1
+
+
 def test_stored_hashes():
     """What another machine or compiler computed; tests/hashes.py writes the file."""
     stored = json.loads(hashes.FILE.read_text())

@@ -21,7 +21,8 @@ template <bool kWhole, class Acc>
 void fold_channels(const FoldOf<Acc>& fold, int64_t group, int64_t c, int count, F64 (&sum)[2]) {
   const auto read = [count](const auto* from) { return kWhole ? F64::load(from) : F64::load(from, count); };
   const auto write = [count](const F64& value, double* to) { kWhole ? value.store_raw(to) : value.store(to, count); };
-  F64 of[2] = {read(fold.sums[0] + c), read(fold.sums[1] + c)};
+  // A sum that is zero has the sign of terms that underflowed, or not, as the span was cut: plus from here on.
+  F64 of[2] = {add(read(fold.sums[0] + c), F64::zero()), add(read(fold.sums[1] + c), F64::zero())};
   if (fold.ratios) {
     of[1] = mul(of[1], F64::set1(fold.ratios[group]));
     const double shift = fold.shifts[group];
@@ -39,6 +40,9 @@ void fold_channels(const FoldOf<Acc>& fold, int64_t group, int64_t c, int count,
 template <class Acc>
 void fold_single(const FoldOf<Acc>& fold) {
   const int64_t groups = fold.groups;
+  for (int k = 0; k < 2; ++k) {
+    for (int64_t g = 0; g < groups; ++g) fold.sums[k][g] += 0.0;  // -0, too, becomes 0: see above
+  }
   if (fold.ratios) {
     for (int64_t g = 0; g < groups; ++g) {
       const double scaled = fold.sums[1][g] * fold.ratios[g];
